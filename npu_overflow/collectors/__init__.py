@@ -1,0 +1,1 @@
+"""Collectors: they fetch the operators that overflowed, as a dump tree."""

@@ -1,0 +1,80 @@
+"""What a collector must do for a session, and what it is told about the training."""
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+from typing import Any, Callable, List, Optional
+
+from npu_overflow.options import WatchOptions
+
+__all__ = ["Collector", "Training"]
+
+
+@dataclass
+class Training:
+    """What is known of a training when it begins. Collectors read it; only the session changes it.
+
+    Args:
+        options: the watch's options.
+        dump_path: absolute folder for dump trees of this rank.
+        model: the Keras model in ``fit``, or None in a loop of the user's own.
+        readers: one ``loss_scale.Reader`` an optimizer, in the order they were found; grows when optimizers are made later.
+        rank, world_size, device: of this process.
+        say: prints one line to the user: ``say(code, **values)`` with a code of ``report.texts``.
+    """
+
+    options: WatchOptions
+    dump_path: str
+    model: Any = None
+    readers: List[Any] = field(default_factory=list)
+    rank: int = 0
+    world_size: int = 1
+    device: int = 0
+    say: Callable[..., None] = lambda code, **values: None
+
+
+class Collector(abc.ABC):
+    """One way to fetch the operators of overflowing steps. Every method is called on the training's thread."""
+
+    #: "ascend" or "host", shown to the user
+    name = ""
+
+    @abc.abstractmethod
+    def prepare(self, training: Training) -> None:
+        """Training begins. Raises CannotCollect where this collector can't work in this process."""
+
+    def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
+        """After each look at the loss scale, in every state: what the steps ``first_step`` … ``first_step + steps - 1`` did.
+
+        Args:
+            first_step: training step, counted from 0.
+            steps: steps since the last look.
+            overflows: overflowing steps among them, probes of dynamic loss scaling included.
+            counted: those that count towards the trigger.
+            pending: steps of counted overflows that are still inside the window (their files must be kept).
+        """
+
+    @abc.abstractmethod
+    def start(self, step: int, forced: bool = False) -> None:
+        """Collect from training step ``step`` on; ``forced`` (``at_steps``) takes the step whether or not it overflows.
+
+        Raises CannotCollect where that is impossible now; the message says what to do.
+        """
+
+    @property
+    @abc.abstractmethod
+    def collected(self) -> int:
+        """Overflowing steps collected since ``start``."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End collecting; the tree is complete afterwards. Harmless where nothing was started."""
+
+    @property
+    @abc.abstractmethod
+    def tree(self) -> Optional[str]:
+        """Absolute path of the folder to analyze ({dump_path}/{time}), or None where nothing was written yet."""
+
+    def close(self) -> None:
+        """Training ends: undo every hook. Called once, also after errors."""
+        self.stop()

@@ -1,0 +1,70 @@
+"""The error tree of the package.
+
+    NpuOverflowError              everything this package raises on purpose
+    ├── UsageError                a wrong option or argument (exit status 2; also a ValueError)
+    ├── PathError                 a path that is missing, unreadable, or holds something else
+    ├── DumpFormatError           one file that is not what its name promises
+    ├── CannotCollect             a collector that can't work here; says what to do instead
+    └── MissingExtra              an optional package that is not installed
+
+Each error is a code with values. The sentences live in ``report.texts``, in every language the package speaks, so that the same
+error reads well in a terminal, in a report and in a log.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from npu_overflow.report import texts
+
+__all__ = ["NpuOverflowError", "UsageError", "PathError", "DumpFormatError", "CannotCollect", "MissingExtra"]
+
+
+class NpuOverflowError(Exception):
+    """Base of all errors of this package.
+
+    Args:
+        code: key of the sentence in ``report.texts``. What to do next is the sentence ``<code>.hint``, where there is one.
+        values: what the sentence mentions.
+    """
+
+    exit_status = 1
+
+    def __init__(self, code: str, **values: Any) -> None:
+        super().__init__(code)
+        self.code = code
+        self.values = values
+
+    def message(self, language: str = "en") -> str:
+        """What came and what is accepted, in ``language`` ("en" or "zh")."""
+        return texts.say(self.code, language, **self.values)
+
+    def hint(self, language: str = "en") -> str:
+        """What to do next, or an empty string."""
+        code = self.code + ".hint"
+        return texts.say(code, language, **self.values) if texts.known(code) else ""
+
+    def __str__(self) -> str:
+        hint = self.hint()
+        return self.message() + (" " + hint if hint else "")
+
+
+class UsageError(NpuOverflowError, ValueError):
+    """An option or argument that is not accepted."""
+
+    exit_status = 2
+
+
+class PathError(NpuOverflowError):
+    """A path that does not exist, can't be read or written, or holds something else."""
+
+
+class DumpFormatError(NpuOverflowError):
+    """A file in a dump tree that can't be read as what it should be; reported as a problem, never fatal to the others."""
+
+
+class CannotCollect(NpuOverflowError):
+    """A collector that can't collect in this process; the watch reports the message and goes on watching or turns off."""
+
+
+class MissingExtra(NpuOverflowError):
+    """An optional package that is needed for what was asked and is not installed."""

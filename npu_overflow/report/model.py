@@ -1,0 +1,205 @@
+"""The report: frozen data between the analyzer and every output. Attribute names are the names in the JSON (schema 1).
+
+JSON lacks infinities and NaN: there they are the strings "inf", "-inf", "nan". Fields are only ever added to a schema.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
+
+__all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary"]
+
+SCHEMA = 1
+
+Number = Union[bool, int, float]
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """One input or output of an operator: what it is and what stands in it.
+
+    Args:
+        index: position among the inputs or outputs.
+        dtype: the data type's name, e.g. "float16"; "type N" where the number is unknown.
+        format: the memory format's name, e.g. "ND" or "FRACTAL_NZ".
+        shape: the shape on the device; padded in private formats.
+        original_shape: the user's shape, or None where the dump has none.
+        min, max: extremes that ignore NaN and include Inf; None where there is no such element or the type has no order.
+        mean: over the finite elements, in float64.
+        nan, pos_inf, neg_inf: counts in the valid region.
+        saturated: count of elements at ±MAX of the type (saturation mode only, else 0).
+        overflow_in_padding: overflow values outside the valid region of a private format.
+        first_overflow: {"index": [...], "value": number}, the index in the original shape.
+        headroom_log2: log2(MAX / largest finite magnitude); None for non-floats, zeros and empty tensors.
+        histogram: counts of log2 magnitudes, where computed: {"low": exponent, "counts": [...]}.
+        bytes: bytes of data in the dump.
+        note: None, or why there are no numbers: "not_decoded", "missing", "cut", "no_data".
+    """
+
+    index: int
+    dtype: str
+    format: str
+    shape: Tuple[int, ...]
+    original_shape: Optional[Tuple[int, ...]] = None
+    min: Optional[Number] = None
+    max: Optional[Number] = None
+    mean: Optional[float] = None
+    nan: int = 0
+    pos_inf: int = 0
+    neg_inf: int = 0
+    saturated: int = 0
+    overflow_in_padding: int = 0
+    first_overflow: Optional[Mapping[str, Any]] = None
+    headroom_log2: Optional[float] = None
+    histogram: Optional[Mapping[str, Any]] = None
+    bytes: int = 0
+    note: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One entry of the report: an operator that overflowed, one for each reporting part of a record.
+
+    ``inputs`` and ``outputs`` are None where the operator's dump was not opened. ``status`` is an int, or a list of four words
+    for records of version 1. Fields that can't be known are None.
+    """
+
+    op_type: Optional[str] = None
+    op_name: Optional[str] = None
+    core: str = ""
+    status: Union[int, Tuple[int, ...]] = 0
+    status_bits: Tuple[str, ...] = ()
+    status_text: Tuple[str, ...] = ()
+    device: Optional[int] = None
+    rank: Optional[int] = None
+    step: Optional[int] = None
+    train_step: Optional[int] = None
+    timestamp: Optional[int] = None
+    model_id: Optional[int] = None
+    task_id: Optional[int] = None
+    stream_id: Optional[int] = None
+    context_id: Optional[int] = None
+    thread_id: Optional[int] = None
+    verdict: str = "unknown"
+    origin: str = "operator"
+    origin_detail: Optional[Mapping[str, Any]] = None
+    inherited_from: Optional[str] = None
+    phase: Optional[str] = None
+    location: Optional[str] = None
+    location_kind: Optional[str] = None
+    forward_op: Optional[str] = None
+    cured_by_scale: Optional[bool] = None
+    advice: Tuple[str, ...] = ()
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    steps_seen: int = 1
+    steps_first: int = 0
+    dump_file: Optional[str] = None
+    record_file: Optional[str] = None
+    inputs: Optional[Tuple[TensorSummary, ...]] = None
+    outputs: Optional[Tuple[TensorSummary, ...]] = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One file that could not be used in full, relative to the report's path.
+
+    ``reason`` is English; ``code`` and ``values`` make the same sentence in another language.
+    """
+
+    file: str
+    reason: str
+    code: Optional[str] = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something worth knowing that is no fault of a file: ``text`` is English, ``code`` and ``values`` translate it."""
+
+    text: str
+    code: Optional[str] = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """What the watch saw of the loss scale: drops as (step, before, after), the rate of overflowing steps, optimizers watched."""
+
+    drops: Tuple[Tuple[int, float, float], ...] = ()
+    rate: Optional[float] = None
+    optimizers: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an overflow dump says.
+
+    Args:
+        path: the folder or file that was analyzed; files are relative to it.
+        run: the newest time folder of the run, or None.
+        mode: "saturation", "inf_nan" or None where there was nothing to tell it from.
+        records: record files found, unreadable ones included.
+        host: None for a dump of an NPU; facts of the process for a tree of the host collector.
+        first_index: index of the primary finding in ``operators``, or None.
+        operators: in the order in which they overflowed.
+        loss_scale: what the watch saw, where a manifest lies beside the dump.
+        reason: why there is no finding although a collection ran, e.g. "not_reproduced_eagerly".
+    """
+
+    path: str
+    version: str
+    run: Optional[str] = None
+    mode: Optional[str] = None
+    records: int = 0
+    rank: Optional[int] = None
+    world_size: Optional[int] = None
+    host: Optional[Mapping[str, Any]] = None
+    first_index: Optional[int] = None
+    operators: Tuple[Operator, ...] = ()
+    problems: Tuple[Problem, ...] = ()
+    remarks: Tuple[Remark, ...] = ()
+    loss_scale: Optional[LossScale] = None
+    reason: Optional[str] = None
+    schema: int = SCHEMA
+    tool: str = "npu_overflow"
+
+    @property
+    def first(self) -> Optional[Operator]:
+        """The first overflowing AI Core operator (on a host tree: the culprit), or None."""
+        return None if self.first_index is None else self.operators[self.first_index]
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The report as plain dicts and lists, ready for JSON."""
+        result: Dict[str, Any] = {"schema": self.schema, "tool": self.tool, "version": self.version}
+        for item in dataclasses.fields(self):
+            if item.name not in ("schema", "tool", "version", "first_index"):
+                result[item.name] = _plain(getattr(self, item.name))
+        result["first"] = self.first_index
+        return result
+
+    def to_json(self) -> str:
+        """The report as JSON text (schema 1), one indent of a blank."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+
+    def print(self, file: Optional[IO[str]] = None, language: Optional[str] = None) -> None:
+        """Print the terminal report to ``file`` (default: standard output) in "en" or "zh" (default: the user's)."""
+        from npu_overflow.report import terminal
+
+        terminal.print_report(self, file=file, language=language)
+
+
+def _plain(value: Any) -> Any:
+    """JSON-ready form of a field's value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+

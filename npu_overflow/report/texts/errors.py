@@ -1,0 +1,27 @@
+"""Sentences of errors: what came, what is accepted; ``CODE.hint`` says what to do next."""
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+TEXTS: Dict[str, Tuple[str, str]] = {
+    "option.unknown": ("Unknown option {name!r}. Known options: {known}.", "未知选项 {name!r}。可用选项：{known}。"),
+    "option.not_built": ("The option {name!r} is not built yet in this version.", "选项 {name!r} 在此版本中尚未实现。"),
+    "option.size": (
+        "{name} is {value}; accepted is a number of bytes above 0, or text such as '256MB' or '2GiB'.",
+        "{name} 的值为 {value}；应为大于 0 的字节数，或 '256MB'、'2GiB' 这样的文本。",
+    ),
+    "option.whole": (
+        "{name} is {value}; accepted is a whole number of at least {least}.",
+        "{name} 的值为 {value}；应为不小于 {least} 的整数。",
+    ),
+    "option.number": ("{name} is {value}; accepted is a number of at least 0.", "{name} 的值为 {value}；应为不小于 0 的数。"),
+    "option.choice": ("{name} is {value}; accepted: {accepted}.", "{name} 的值为 {value}；可选值：{accepted}。"),
+    "option.steps": (
+        "{name} is {value}; accepted is a list of training steps, such as [119, 120].",
+        "{name} 的值为 {value}；应为训练步的列表，例如 [119, 120]。",
+    ),
+    "option.callable": (
+        "{name} is {value}; accepted is a function that takes a Report.",
+        "{name} 的值为 {value}；应为接收一个 Report 的函数。",
+    ),
+}
