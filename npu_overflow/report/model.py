@@ -184,6 +184,28 @@ class Report:
         """The report as JSON text (schema 1), one indent of a blank."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that ``to_dict`` wrote. Unknown fields (of a later version) are ignored.
+
+        Raises:
+            DumpFormatError: not a report, or a field of another type.
+        """
+        from npu_overflow.report.restore import restore
+
+        return restore(cls, data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """The report that ``to_json`` wrote, "inf" and "nan" as numbers again.
+
+        Raises:
+            DumpFormatError: not JSON, not a report, or a field of another type.
+        """
+        from npu_overflow.report.restore import restore_json
+
+        return restore_json(cls, text)
+
     def print(self, file: Optional[IO[str]] = None, language: Optional[str] = None) -> None:
         """Print the terminal report to ``file`` (default: standard output) in "en" or "zh" (default: the user's)."""
         from npu_overflow.report import terminal

@@ -24,4 +24,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{name} is {value}; accepted is a function that takes a Report.",
         "{name} 的值为 {value}；应为接收一个 Report 的函数。",
     ),
+    "report.not_json": ("This is not a JSON report: {why}.", "这不是 JSON 报告：{why}。"),
+    "report.not_report": (
+        "This JSON is no report of npu_overflow; accepted is what 'npu-overflow analyze --json' or Report.to_json wrote.",
+        "该 JSON 不是 npu_overflow 的报告；应为 'npu-overflow analyze --json' 或 Report.to_json 的输出。",
+    ),
+    "report.missing": ("The report lacks the field {field}.", "报告缺少字段 {field}。"),
+    "report.wrong_field": ("The report's field {field} is {value}, which is of another type.", "报告字段 {field} 的值为 {value}，类型不符。"),
 }

@@ -1,0 +1,154 @@
+"""From the JSON of a report back to the report. Guided by the dataclasses' own type hints, so new fields need nothing here.
+
+Lenient where time passes: unknown fields (of a later version) are ignored, missing ones get their defaults. Strict where data is
+wrong: a field of another type raises, and the message says which.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from typing import Any, Dict, Mapping, Type, TypeVar
+
+from npu_overflow.errors import DumpFormatError
+
+__all__ = ["restore", "restore_json"]
+
+_T = TypeVar("_T")
+
+_NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
+
+#: keys whose values are texts even where they read "inf" or "nan", in fields that hold free JSON (evidence, origin_detail …)
+TEXT_KEYS = frozenset(("name", "op_name", "op_type", "operator", "producer", "tensor", "type", "dtype", "file", "path", "text", "reason"))
+
+
+def restore_json(cls: Type[_T], text: str) -> _T:
+    """The ``cls`` that ``text`` (JSON) describes.
+
+    Raises:
+        DumpFormatError: not JSON, or not a report.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DumpFormatError("report.not_json", why=str(error)) from None
+    return restore(cls, data)
+
+
+def restore(cls: Type[_T], data: Any) -> _T:
+    """The ``cls`` (Report) that ``data`` describes.
+
+    Raises:
+        DumpFormatError: not a report of this tool, or a field of another type.
+    """
+    if not isinstance(data, Mapping) or data.get("tool", "npu_overflow") != "npu_overflow" or "schema" not in data:
+        raise DumpFormatError("report.not_report")
+    fields = dict(data)
+    fields["first_index"] = data.get("first")
+    report: Any = _dataclass(cls, fields, "")
+    first = report.first_index
+    if first is not None and not 0 <= first < len(report.operators):
+        raise _wrong("first", first)
+    return typing.cast(_T, report)
+
+
+def _dataclass(cls: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise _wrong(where, data)
+    hints = _hints(cls)
+    values = {}
+    for item in dataclasses.fields(cls):
+        value = data.get(item.name)
+        place = "%s.%s" % (where, item.name) if where else item.name
+        if value is not None:
+            values[item.name] = _value(hints[item.name], value, place)
+        elif not _has_default(item):
+            if type(None) not in getattr(hints[item.name], "__args__", ()):
+                raise DumpFormatError("report.missing", field=place)
+            values[item.name] = None
+    return cls(**values)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """``value`` as the type ``hint`` says; only the hints that the model uses."""
+    origin = getattr(hint, "__origin__", None)
+    if hint is Any:
+        return value
+    if origin is typing.Union:
+        return _union(hint, value, where)
+    if origin is tuple:
+        return _tuple(hint.__args__, value, where)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(hint, value, where)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value)
+        return _free(value)
+    return _scalar(hint, value, where)
+
+
+def _union(hint: Any, value: Any, where: str) -> Any:
+    for member in hint.__args__:
+        if member is type(None):
+            if value is None:
+                return None
+            continue
+        try:
+            return _value(member, value, where)
+        except DumpFormatError:
+            if len([arg for arg in hint.__args__ if arg is not type(None)]) == 1:
+                raise
+    raise _wrong(where, value)
+
+
+def _tuple(args: Any, value: Any, where: str) -> Any:
+    if not isinstance(value, list):
+        raise _wrong(where, value)
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_value(args[0], item, "%s[%d]" % (where, i)) for i, item in enumerate(value))
+    if len(args) != len(value):
+        raise _wrong(where, value)
+    return tuple(_value(arg, item, "%s[%d]" % (where, i)) for i, (arg, item) in enumerate(zip(args, value)))
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, str) and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise _wrong(where, value) from None
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint in (str, bool) and isinstance(value, hint):
+        return value
+    raise _wrong(where, value)
+
+
+def _free(value: Any, key: str = "") -> Any:
+    """Free JSON: the strings for infinities and NaN become numbers again, except where the key promises a text."""
+    if isinstance(value, str):
+        return value if key in TEXT_KEYS else _NOT_FINITE.get(value, value)
+    if isinstance(value, Mapping):
+        return {str(name): _free(item, str(name)) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_free(item, key) for item in value]
+    return value
+
+
+_cache: Dict[Any, Dict[str, Any]] = {}
+
+
+def _hints(cls: Any) -> Dict[str, Any]:
+    if cls not in _cache:
+        _cache[cls] = typing.get_type_hints(cls)
+    return _cache[cls]
+
+
+def _has_default(item: Any) -> bool:
+    return item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING
+
+
+def _wrong(where: str, value: Any) -> DumpFormatError:
+    return DumpFormatError("report.wrong_field", field=where or "report", value=repr(value)[:60])
