@@ -1,0 +1,1 @@
+"""The Ascend overflow dump on disk, read and written. Knows nothing of TensorFlow or of verdicts."""
