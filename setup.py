@@ -1,0 +1,4 @@
+"""For installers that know only setup.py; everything is said in setup.cfg."""
+from setuptools import setup
+
+setup()

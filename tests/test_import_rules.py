@@ -1,0 +1,204 @@
+"""Who may import whom. The rooms of the package have arrows that point one way; this test reads every import of every file."""
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Tuple
+
+import pytest
+
+PACKAGE = "npu_overflow"
+
+#: room -> what of the package it may import besides itself. The room of a module is the longest entry that it is or lies in; "" stands for any other module.
+#: "*": anything.
+ROOMS: Dict[str, Tuple[str, ...]] = {
+    "__init__": ("version", "errors"),
+    "__main__": ("cli",),
+    "version": (),
+    "report.texts": (),
+    "errors": ("report.texts",),
+    "options": ("errors",),
+    "policy": ("errors",),
+    "manifest": ("errors",),
+    "ranks": ("errors",),
+    "loss_scale": ("errors",),
+    "dump_config": ("errors", "options", "ranks"),
+    "dump": ("errors",),
+    "analysis": ("errors", "dump", "manifest", "report.model"),
+    "report": ("errors",),
+    "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "dump_config", "ranks"),
+    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors"),
+    "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
+    "launcher": ("*",),
+    "cli": ("*",),
+}
+
+#: the version is a leaf that anyone may print
+EVERYWHERE = ("version",)
+
+#: imports inside functions of these modules are how lazy public names and commands are loaded
+LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",)}
+
+#: frameworks: only here, and only inside functions
+FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
+MAY_USE_FRAMEWORKS = ("watch", "loss_scale", "collectors", "dump_config", "launcher", "report.tensorboard", "cli.demo")
+
+#: what must not be loaded before it is used
+HEAVY = (*FRAMEWORKS, "numpy", "google.protobuf", "rich", "jinja2")
+
+#: package -> rooms that may import it
+LIBRARIES: Dict[str, Tuple[str, ...]] = {
+    "numpy": ("dump", "analysis", "cli", "collectors", "loss_scale", "report"),
+    "google": ("dump",),
+    "rich": ("report", "cli"),
+    "jinja2": ("report",),
+    "IPython": ("collectors", "launcher", "ranks", "session", "watch"),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the module it names, where, and whether it runs only when a function is called."""
+
+    module: str
+    line: int
+    lazy: bool
+
+
+def _name(path: Path, folder: Path) -> str:
+    """"dump.reader" of .../dump/reader.py; a package's own file is named by the package, the top one "__init__"."""
+    parts = path.relative_to(folder).with_suffix("").parts
+    if parts[-1] == "__init__" and len(parts) > 1:
+        parts = parts[:-1]
+    return ".".join(parts)
+
+
+def _targets(node: ast.AST, package: Sequence[str]) -> List[str]:
+    """Dotted names that an import statement, or ``importlib.import_module("name")``, may load."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = node.module or ""
+        if node.level:
+            kept = list(package[: len(package) - node.level + 1])
+            base = ".".join(kept + ([base] if base else []))
+        return ["%s.%s" % (base, alias.name) for alias in node.names]
+    if isinstance(node, ast.Call) and node.args:
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in ("import_module", "__import__"):
+            try:
+                return [str(ast.literal_eval(node.args[0]))]
+            except ValueError:  # a name made at run time
+                return []
+    return []
+
+
+def _imports(path: Path, folder: Path) -> List[Import]:
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    package = (PACKAGE,) + path.relative_to(folder).parent.parts
+    found: List[Import] = []
+
+    def visit(node: ast.AST, lazy: bool) -> None:
+        for target in _targets(node, package):
+            found.append(Import(target, getattr(node, "lineno", 0), lazy))
+        only_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.iter_child_nodes(node):
+            visit(child, lazy or only_types or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+    visit(tree, False)
+    return found
+
+
+def _inside(module: str, room: str) -> bool:
+    return module == room or module.startswith(room + ".")
+
+
+def _room(module: str) -> Optional[str]:
+    rooms = [room for room in ROOMS if _inside(module, room)]
+    return max(rooms, key=len) if rooms else None
+
+
+def _modules(folder: Path) -> List[Path]:
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def test_every_module_lies_in_a_room(package_folder: Path) -> None:
+    assert [name for name in (_name(path, package_folder) for path in _modules(package_folder)) if _room(name) is None] == []
+
+
+def test_rooms_import_only_what_they_may(package_folder: Path) -> None:
+    wrong: List[str] = []
+    for path in _modules(package_folder):
+        name = _name(path, package_folder)
+        room = _room(name) or ""
+        for item in _imports(path, package_folder):
+            if not _inside(item.module, PACKAGE) or item.module == PACKAGE:
+                continue
+            target = item.module[len(PACKAGE) + 1 :]
+            allowed = ROOMS.get(room, ()) + EVERYWHERE + (LAZY.get(name, ()) if item.lazy else ())
+            if target == "annotations" or _room(target) == room or _inside(target, room) or "*" in allowed:
+                continue
+            # report may use its own texts: "report.texts" is a room of its own because errors needs it alone
+            if room == "report" and _inside(target, "report.texts"):
+                continue
+            if not any(_inside(target, entry) for entry in allowed):
+                wrong.append("%s line %d imports %s; it may import: %s" % (name, item.line, target, ", ".join(allowed)))
+    assert wrong == []
+
+
+def test_frameworks_are_imported_by_few_and_inside_functions(package_folder: Path) -> None:
+    wrong: List[str] = []
+    for path in _modules(package_folder):
+        name = _name(path, package_folder)
+        for item in _imports(path, package_folder):
+            if item.module.split(".")[0] not in FRAMEWORKS:
+                continue
+            if not any(_inside(name, room) for room in MAY_USE_FRAMEWORKS):
+                wrong.append("%s line %d imports %s, which only %s may" % (name, item.line, item.module, ", ".join(MAY_USE_FRAMEWORKS)))
+            elif not item.lazy:
+                wrong.append("%s line %d imports %s outside a function" % (name, item.line, item.module))
+    assert wrong == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="the list of standard modules comes with Python 3.10")
+def test_other_packages_are_imported_where_they_belong(package_folder: Path) -> None:
+    standard = set(sys.stdlib_module_names)  # type: ignore[attr-defined]
+    wrong: List[str] = []
+    for path in _modules(package_folder):
+        name = _name(path, package_folder)
+        for item in _imports(path, package_folder):
+            top = item.module.split(".")[0]
+            if top in standard or top == PACKAGE or top in FRAMEWORKS:
+                continue
+            if not any(_inside(name, room) for room in LIBRARIES.get(top, ())):
+                wrong.append("%s line %d imports %s" % (name, item.line, item.module))
+    assert wrong == []
+
+
+def _loaded_by(code: str) -> List[str]:
+    """Modules that are loaded after ``code`` ran in a fresh Python."""
+    program = code + "\nimport sys\nprint('\\n'.join(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    loaded = _loaded_by("import npu_overflow")
+    assert PACKAGE in loaded
+    assert [name for name in loaded if name in HEAVY] == []
+
+
+def test_importing_every_module_loads_no_framework() -> None:
+    code = (
+        "import importlib, pkgutil, npu_overflow\n"
+        "for item in pkgutil.walk_packages(npu_overflow.__path__, 'npu_overflow.'):\n"
+        "    if not item.name.endswith('__main__'):\n"
+        "        importlib.import_module(item.name)\n"
+    )
+    loaded = _loaded_by(code)
+    assert "numpy" in loaded
+    assert [name for name in loaded if name in FRAMEWORKS] == []
