@@ -1,0 +1,166 @@
+"""Where non-finite values begin and how they flow through one step: plain Python over tensor numbers.
+
+An *origin* is a place where non-finite values enter: an operator that turns finite inputs into a non-finite output, or a tensor that
+comes from outside the step (a variable, the batch, a literal). Each non-finite tensor carries the set of origins it descends from, as bits
+of an integer, so a step of ten thousand operators costs one integer a tensor.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+__all__ = ["Flow", "Op", "Origin"]
+
+
+@dataclass
+class Op:
+    """One operator of a step, in the order of execution."""
+
+    number: int
+    type: str
+    name: str
+    scope: str = ""
+    phase: str = "forward"
+    forward: Optional[str] = None  # full name of the forward operator, for an operator of the backward pass
+    location: Optional[Tuple[str, int, str]] = None
+
+
+@dataclass
+class Origin:
+    """One place where non-finite values begin.
+
+    Args:
+        bit: its bit in the sets that tensors carry.
+        kind: "operator", "variable", "data" or "constant".
+        op: the operator, or the first consumer of the variable, batch or literal.
+        source: what is known of a variable, batch or literal: its name and the tensor.
+    """
+
+    bit: int
+    kind: str
+    op: Optional[Op]
+    source: Optional[Tuple[str, Any]] = None
+    inputs: List[int] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """The same in every run of the same step: names are given in the order of execution."""
+        if self.kind == "operator" and self.op is not None:
+            return "operator:" + self.op.name
+        return "%s:%s" % (self.kind, self.source[0] if self.source else (self.op.name if self.op else "?"))
+
+
+# operators that hand values on as they are: what they make of a batch or a literal is still the batch or the literal
+CARRIERS = frozenset(
+    "Identity IdentityN Reshape ExpandDims Squeeze StridedSlice Slice Transpose GatherV2 GatherNd ConcatV2 Pack Unpack Split SplitV Tile BroadcastTo "
+    "Pad PadV2 ReverseV2 Fill StopGradient Cast Copy EnsureShape PlaceholderWithDefault".split()
+)
+
+
+class Flow:
+    """Follows non-finite values from tensor to tensor through one run of a step."""
+
+    def __init__(self) -> None:
+        self.origins: List[Origin] = []
+        self._carried: Dict[int, int] = {}  # tensor -> bits of the origins that it descends from; finite tensors have no entry
+        self._labels: Dict[int, Tuple[str, str, Any]] = {}  # tensor -> kind, name, source tensor: values handed on unchanged from outside
+        self._made: Dict[int, bool] = {}  # tensors that operators of this step made, and outside tensors already looked at
+
+    def label(self, number: int, kind: str, name: str, tensor: Any) -> None:
+        """Name a tensor from outside the step: ``kind`` is "data", "variable" or "constant"."""
+        self._labels[number] = (kind, name, tensor)
+
+    def label_of(self, number: int) -> Optional[Tuple[str, str, Any]]:
+        """Kind, name and tensor of what ``number`` was handed on from, or None."""
+        return self._labels.get(number)
+
+    def is_known(self, number: int) -> bool:
+        """Whether the tensor was made in this step or already looked at."""
+        return number in self._made
+
+    def carried(self, number: int) -> int:
+        """Bits of the origins that a tensor's non-finite values descend from; 0 for a finite tensor."""
+        return self._carried.get(number, 0)
+
+    def outside(self, number: int, finite: bool, tensor: Any) -> None:
+        """A tensor that no operator of this step made is consumed for the first time."""
+        self._made[number] = True
+        if number not in self._labels:
+            self._labels[number] = ("constant", "", tensor)
+        if not finite:
+            kind, name, source = self._labels[number]
+            self._carried[number] = self._new(kind, None, (name, source))
+
+    def variable_read(self, number: int, name: str, tensor: Any, finite: bool) -> None:
+        """A variable was read into a tensor."""
+        self._made[number] = True
+        if not finite:
+            known = next((o for o in self.origins if o.kind == "variable" and o.source is not None and o.source[0] == name), None)
+            self._carried[number] = known.bit if known else self._new("variable", None, (name, tensor))
+
+    def ran(self, op: Op, inputs: Sequence[int], outputs: Sequence[int], bad_outputs: Sequence[int]) -> Tuple[int, Optional[Origin]]:
+        """An operator ran. Returns the bits that its inputs carry, and the origin if it is one."""
+        bits = 0
+        for number in inputs:
+            carried = self._carried.get(number)
+            if carried:
+                bits |= carried
+        if bits and op.type not in ("Identity", "ReadVariableOp"):
+            self._first_consumer(bits, op, inputs)
+        self._hand_on_label(op, inputs, outputs)
+        for number in outputs:
+            self._made[number] = True
+        if not bad_outputs:
+            return bits, None
+        origin = None
+        if not bits:
+            origin = self._origin_of(op, inputs)
+            bits = origin.bit
+        for number in bad_outputs:
+            self._carried[number] = bits
+        return bits, origin
+
+    def reached(self, numbers: Sequence[int]) -> int:
+        """Bits of the origins that reach any of these tensors."""
+        bits = 0
+        for number in numbers:
+            bits |= self._carried.get(number, 0)
+        return bits
+
+    def of_bits(self, bits: int) -> List[Origin]:
+        """The origins of a set of bits, in the order in which they were met."""
+        return [origin for origin in self.origins if origin.bit & bits]
+
+    def _new(self, kind: str, op: Optional[Op], source: Optional[Tuple[str, Any]]) -> int:
+        origin = Origin(1 << len(self.origins), kind, op, source)
+        self.origins.append(origin)
+        return origin.bit
+
+    def _origin_of(self, op: Op, inputs: Sequence[int]) -> Origin:
+        """The origin that ``op`` is; a Cast of the batch or of a literal that does not fit is laid at the batch's or literal's door."""
+        kind, source = "operator", None
+        if op.type == "Cast" and inputs:
+            label = self._labels.get(inputs[0])
+            if label is not None and label[0] in ("data", "constant"):
+                kind, source = label[0], (label[1], label[2])
+        self._new(kind, op, source)
+        return self.origins[-1]
+
+    def _first_consumer(self, bits: int, op: Op, inputs: Sequence[int]) -> None:
+        for origin in self.origins:
+            if origin.bit & bits and origin.op is None:
+                origin.op = op
+                origin.inputs = list(inputs)
+
+    def _hand_on_label(self, op: Op, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        if op.type not in CARRIERS or not inputs:
+            return
+        labels = [self._labels[number] for number in inputs if number in self._labels]
+        chosen = next((label for label in labels if label[0] == "data"), None)
+        if chosen is None and inputs[0] in self._labels:
+            chosen = self._labels[inputs[0]]
+        if op.type == "Fill" and len(inputs) > 1:
+            chosen = self._labels.get(inputs[1], chosen)
+        if chosen is not None:
+            for number in outputs:
+                self._labels[number] = chosen

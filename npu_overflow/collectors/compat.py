@@ -1,0 +1,174 @@
+"""The only file that knows private names of TensorFlow and Keras.
+
+Each name is looked up when the host collector attaches. ``probe`` says which were found and what is lost without the others;
+``npu-overflow doctor`` shows it. Found to hold in TensorFlow 2.6.5, 2.15.1 and 2.21.
+"""
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+__all__ = ["Internals", "Probe", "internals", "iter_optimizer_classes", "probe"]
+
+
+class Probe(NamedTuple):
+    """One private name: whether it was found, whether collecting is impossible without it, and the code of what is lost."""
+
+    name: str
+    found: bool
+    needed: bool
+    lost: str
+
+
+class _Wanted(NamedTuple):
+    key: str
+    places: Tuple[str, ...]  # module:attribute, the first that exists is taken
+    needed: bool
+    lost: str
+
+
+_WANTED = (
+    _Wanted("fast_path", ("tensorflow.python.pywrap_tfe:TFE_Py_FastPathExecute",), True, "compat.no_observation"),
+    _Wanted("run_op", ("tensorflow.python.pywrap_tfe:TFE_Py_Execute",), True, "compat.no_observation"),
+    _Wanted("fallback", ("tensorflow.python.eager.core:_FallbackException",), True, "compat.no_observation"),
+    _Wanted("execute", ("tensorflow.python.eager.execute:execute",), True, "compat.no_observation"),
+    _Wanted("context", ("tensorflow.python.eager.context:context",), True, "compat.no_observation"),
+    _Wanted("eager_tensor", ("tensorflow.python.framework.ops:EagerTensor",), True, "compat.no_observation"),
+    _Wanted(
+        "function_class",
+        (
+            "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function",
+            "tensorflow.python.eager.def_function:Function",
+        ),
+        True,
+        "compat.no_functions",
+    ),
+    _Wanted("name_scope", ("tensorflow.python.framework.ops:get_name_scope",), False, "compat.no_names"),
+    _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
+    _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
+    _Wanted("gradient_function", ("tensorflow.python.eager.backprop:_gradient_function",), False, "compat.no_links"),
+    _Wanted("register_gradient", ("tensorflow.python.pywrap_tfe:TFE_Py_RegisterGradientFunction",), False, "compat.no_links"),
+    _Wanted(
+        "record_operation",
+        ("tensorflow.python.eager.record:record_operation", "tensorflow.python.eager.tape:record_operation"),
+        False,
+        "compat.no_custom_links",
+    ),
+    _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
+    _Wanted("to_variant", ("tensorflow.python.data.ops.dataset_ops:to_variant",), False, "compat.slow_batches"),
+)
+
+
+class Internals:
+    """The private names that were found, by key, and the modules they live in (to replace and put back)."""
+
+    def __init__(self) -> None:
+        self._found: Dict[str, Tuple[Any, str, Any]] = {}
+        for wanted in _WANTED:
+            for place in wanted.places:
+                module_name, _, attribute = place.partition(":")
+                try:
+                    module = importlib.import_module(module_name)
+                    value = getattr(module, attribute)
+                except (ImportError, AttributeError):
+                    continue
+                self._found[wanted.key] = (module, attribute, value)
+                break
+
+    def has(self, key: str) -> bool:
+        """Whether the name was found."""
+        return key in self._found
+
+    def get(self, key: str) -> Any:
+        """The value of a name when it was looked up; AttributeError where it was not found."""
+        if key not in self._found:
+            raise AttributeError("TensorFlow internal %r was not found" % key)
+        return self._found[key][2]
+
+    def replace(self, key: str, value: Any) -> Callable[[], None]:
+        """Put ``value`` in the place of a name; returns what undoes it (only while the place still holds ``value``)."""
+        module, attribute, _ = self._found[key]
+        before = getattr(module, attribute)
+        setattr(module, attribute, value)
+
+        def undo() -> None:
+            if getattr(module, attribute, None) is value:
+                setattr(module, attribute, before)
+
+        return undo
+
+    def random_state(self) -> Any:
+        """The Python generator from which eager random operators draw their seeds, or None."""
+        return getattr(self.get("context")(), "_rng", None)
+
+    def set_random_state(self, generator: Any) -> None:
+        """Put a generator (or None) back as the source of eager seeds."""
+        context = self.get("context")()
+        if hasattr(context, "_rng"):
+            context._rng = generator
+
+
+_internals: List[Internals] = []
+
+
+def internals() -> Internals:
+    """The names of the TensorFlow of this process, looked up once. Imports TensorFlow."""
+    if not _internals:
+        _internals.append(Internals())
+    return _internals[0]
+
+
+def probe() -> List[Probe]:
+    """What was found of every private name, in the order of their use."""
+    found = internals()
+    return [Probe(wanted.key, found.has(wanted.key), wanted.needed, wanted.lost) for wanted in _WANTED]
+
+
+def missing() -> List[Probe]:
+    """The private names that were not found."""
+    return [item for item in probe() if not item.found]
+
+
+def tensor_id(tensor: Any) -> int:
+    """An eager tensor's number, never used again in the process (``id()`` is)."""
+    return int(tensor._id)
+
+
+def host_view(tensor: Any) -> Optional[Any]:
+    """A numpy view of an eager tensor's own memory on the CPU, without a copy, or None where it lies on another device."""
+    device = tensor.backing_device if hasattr(tensor, "backing_device") else tensor.device
+    if device and "CPU" not in device.upper():
+        return None
+    internal = getattr(tensor, "_numpy_internal", None)
+    return None if internal is None else internal()
+
+
+def handle_type(handle: Any) -> Optional[Any]:
+    """The dtype (as an enum number) of the variable behind a resource handle, or None where the handle is no variable."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    return data.shape_and_type[0].dtype
+
+
+def iter_optimizer_classes() -> Iterator[type]:
+    """Every loaded class that can be an optimizer's: the base classes of the Keras flavours that are loaded, and what derives from them."""
+    roots = []
+    for module_name in ("keras", "tf_keras", "tensorflow.keras", "tensorflow"):
+        module = sys.modules.get(module_name)
+        space = getattr(module, "keras", module) if module_name == "tensorflow" else module
+        optimizers = getattr(space, "optimizers", None)
+        precision = getattr(space, "mixed_precision", None)
+        roots += [getattr(optimizers, "Optimizer", None), getattr(getattr(optimizers, "legacy", None), "Optimizer", None)]
+        roots += [getattr(precision, "LossScaleOptimizer", None)]
+    seen: Set[type] = set()
+    waiting = [root for root in roots if isinstance(root, type)]
+    while waiting:
+        kind = waiting.pop()
+        if kind not in seen:
+            seen.add(kind)
+            waiting += type.__subclasses__(kind)
+    for kind in list(seen):
+        seen.update(kind.__mro__)
+    return iter(seen)

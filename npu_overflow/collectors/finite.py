@@ -1,0 +1,75 @@
+"""Is every element of an eager tensor finite? Asked of each float output of a replayed step, so it must be cheap.
+
+On the CPU the tensor's own memory is read through an integer view: no copy, and the same speed for float16, bfloat16 and float32
+(numpy's and TensorFlow's float16 tests are 5 to 100 times slower, by version). Elsewhere one reduction runs on the device and one
+number comes back.
+"""
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+from npu_overflow.collectors import compat
+
+__all__ = ["all_finite", "first_bad"]
+
+# storage type and exponent mask: all exponent bits set means Inf or NaN (IEEE 754; bfloat16 is the upper half of float32)
+_EXPONENT = {
+    "float16": ("<u2", 0x7C00),
+    "bfloat16": ("<u2", 0x7F80),
+    "float32": ("<u4", 0x7F800000),
+    "float64": ("<u8", 0x7FF0000000000000),
+    "complex64": ("<u4", 0x7F800000),
+    "complex128": ("<u8", 0x7FF0000000000000),
+}
+_CHUNK = 1 << 15  # elements a pass: the temporaries stay in the cache
+
+
+def is_float(tensor: Any) -> bool:
+    """Whether the tensor's type can hold Inf or NaN in a way that is understood here."""
+    return tensor.dtype.name in _EXPONENT
+
+
+def all_finite(tensor: Any) -> bool:
+    """Whether no element of an eager tensor is Inf or NaN. Types without such values are finite."""
+    layout = _EXPONENT.get(tensor.dtype.name)
+    if layout is None:
+        return True
+    view = compat.host_view(tensor)
+    if view is None:
+        return _finite_on_device(tensor)
+    if not view.size:
+        return True
+    bits = view.reshape(-1).view(layout[0])
+    mask = bits.dtype.type(layout[1])
+    for start in range(0, bits.size, _CHUNK):
+        if ((bits[start : start + _CHUNK] & mask) == mask).any():
+            return False
+    return True
+
+
+def _finite_on_device(tensor: Any) -> bool:
+    import tensorflow as tf
+
+    if tensor.dtype.is_complex:
+        return bool(tf.reduce_all(tf.math.is_finite(tf.math.real(tensor)) & tf.math.is_finite(tf.math.imag(tensor))))
+    return bool(tf.reduce_all(tf.math.is_finite(tensor)))
+
+
+def first_bad(values: Any, limit: Optional[float] = None) -> Optional[Tuple[Tuple[int, ...], float]]:
+    """Index and value of the first element of a numpy array that is not finite, or whose magnitude is at least ``limit``."""
+    import numpy as np
+
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        if part.dtype.kind not in "fiub":  # bfloat16 and such: numpy has no arithmetic of its own for them
+            part = part.astype(np.float32)
+        part = part.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            bad = ~np.isfinite(part) if limit is None else ~(np.abs(part) < limit)
+        where = np.flatnonzero(bad)
+        if where.size:
+            at = int(start + where[0])
+            index = tuple(int(i) for i in np.unravel_index(at, values.shape)) if values.ndim else ()
+            return index, float(part[where[0]])
+    return None

@@ -1,0 +1,308 @@
+"""Every operator that one thread runs eagerly, seen from Python, with its name and its forward operator.
+
+Generated operator code tries a fast path in C++ first. While hooks are in, that path answers "use the Python one" on the observing
+thread, and then each operator passes through ``execute.execute``, before and after it runs; the tape is told of it through ``record_gradient``, whose
+last argument comes back unchanged when the gradient function runs. So one replaced function sees everything, and a backward operator knows its forward one.
+
+All hooks are process-wide except in effect: other threads pass straight through.
+"""
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+
+from npu_overflow.collectors import compat
+from npu_overflow.collectors.blame import Op
+from npu_overflow.collectors.source import SourceLines
+from npu_overflow.errors import CannotCollect
+
+__all__ = ["Hooks", "Watcher"]
+
+
+class Watcher:
+    """What hooks tell: override what is needed."""
+
+    def before(self, op_type: str, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+        """An operator is about to run; outputs returned here are used instead of running it."""
+        return None
+
+    def after(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any]) -> List[Any]:
+        """An operator ran; what is returned takes the place of its outputs."""
+        return outputs
+
+    def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
+        """An optimizer was given gradients."""
+
+
+class _Forward(str):
+    """What the tape keeps of a forward operator: its name scope (the string, as TensorFlow expects) and the operator."""
+
+    op: Optional[Op] = None
+
+
+_busy = threading.Lock()
+
+
+class Hooks:
+    """Observes the operators of the current thread while the context is entered. One at a time in a process.
+
+    Args:
+        watcher: is told of every operator.
+        lines: finds the user's source line, or None.
+        apply: what happens where an optimizer would apply gradients: "skip" (nothing, the step goes on) or "run".
+
+    Raises:
+        CannotCollect: another thread is observing, or TensorFlow lacks what is needed.
+    """
+
+    def __init__(self, watcher: Watcher, lines: Optional[SourceLines] = None, apply: str = "skip") -> None:
+        self._watcher = watcher
+        self._lines = lines
+        self._apply = apply
+        self._undo: List[Callable[[], None]] = []
+        self._threads: Dict[int, bool] = {}  # observing thread -> busy inside the watcher
+        self._names: Dict[str, int] = {}
+        self._count = 0
+        self._last: Optional[_Forward] = None
+        self._gradient: Optional[Op] = None  # forward operator of the gradient function that is running
+        self._backward = 0  # depth of running tape.gradient calls
+        self._applying = 0
+
+    def __enter__(self) -> Hooks:
+        if not _busy.acquire(False):
+            raise CannotCollect("replay.busy")
+        try:
+            self._threads[threading.get_ident()] = False
+            self._install()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        try:
+            while self._undo:
+                self._undo.pop()()
+        finally:
+            self._threads.clear()
+            _busy.release()
+
+    # --- installing -------------------------------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        internals = compat.internals()
+        for key in ("fast_path", "run_op", "fallback", "execute", "context", "eager_tensor", "function_class"):
+            if not internals.has(key):
+                raise CannotCollect("replay.internals", name=key)
+        self._scope = internals.get("name_scope") if internals.has("name_scope") else (lambda: "")
+        self._real_execute = internals.get("execute")
+        self._undo.append(internals.replace("execute", self._execute))
+        self._undo.append(internals.replace("fast_path", self._fast_path(internals)))
+        if internals.has("record_gradient") and internals.has("tell_tape"):
+            self._undo.append(internals.replace("record_gradient", self._record_gradient(internals)))
+            if internals.has("gradient_function") and internals.has("register_gradient"):
+                real = internals.get("gradient_function")
+                internals.get("register_gradient")(self._gradient_function(real))
+                self._undo.append(lambda: internals.get("register_gradient")(real))
+        if internals.has("record_operation"):
+            self._undo.append(internals.replace("record_operation", self._record_operation(internals.get("record_operation"))))
+        self._install_tape()
+        self._install_functions(internals)
+        self._install_optimizers()
+
+    def _mine(self) -> bool:
+        return threading.get_ident() in self._threads
+
+    def _fast_path(self, internals: compat.Internals) -> Callable[..., Any]:
+        real, fallback, threads = internals.get("fast_path"), internals.get("fallback"), self._threads
+        ident = threading.get_ident
+
+        def fast_path(*args: Any) -> Any:
+            if threads.get(ident(), True):  # another thread, or the watcher's own operators
+                return real(*args)
+            raise fallback("observed")
+
+        return fast_path
+
+    def _record_gradient(self, internals: compat.Internals) -> Callable[..., Any]:
+        real, tell_tape = internals.get("record_gradient"), internals.get("tell_tape")
+
+        def record_gradient(op_name: Any, inputs: Any, attrs: Any, outputs: Any) -> Any:
+            if self._last is None or not self._mine():
+                return real(op_name, inputs, attrs, outputs)
+            return tell_tape(op_name, inputs, attrs, outputs, self._last)
+
+        return record_gradient
+
+    def _gradient_function(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def gradient_function(*args: Any) -> Any:
+            forward = args[-1]
+            if not self._mine():
+                return real(*args)
+            with self._backward_of(forward.op if isinstance(forward, _Forward) else None):
+                return real(*args[:-1], str(forward) if forward else forward)
+
+        return gradient_function
+
+    def _record_operation(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def record_operation(op_type: Any, outputs: Any, inputs: Any, backward: Any, forward: Any = None) -> Any:
+            if not self._mine() or backward is None:
+                return real(op_type, outputs, inputs, backward, forward)
+            scope = self._scope()
+            # A custom gradient stands for a whole function: its last operator is the best name for what is differentiated.
+            op = self._last.op if self._last is not None else None
+
+            def observed(*args: Any, **kwargs: Any) -> Any:
+                import tensorflow as tf
+
+                if not self._mine():
+                    return backward(*args, **kwargs)
+                with self._backward_of(op), tf.name_scope("gradient_tape/" + (scope + "/" if scope else "")):
+                    return backward(*args, **kwargs)
+
+            return real(op_type, outputs, inputs, observed, forward)
+
+        return record_operation
+
+    def _backward_of(self, op: Optional[Op]) -> _Scoped:
+        return _Scoped(self, op)
+
+    def _install_tape(self) -> None:
+        import tensorflow as tf
+
+        real = tf.GradientTape.gradient
+        hooks = self
+
+        def gradient(tape: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hooks._mine():
+                return real(tape, *args, **kwargs)
+            hooks._backward += 1
+            try:
+                return real(tape, *args, **kwargs)
+            finally:
+                hooks._backward -= 1
+
+        self._patch(tf.GradientTape, "gradient", gradient)
+
+    def _install_functions(self, internals: compat.Internals) -> None:
+        kind = internals.get("function_class")
+        real = kind.__call__
+        hooks = self
+
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            # What the global switch run_functions_eagerly does, for this thread only.
+            if hooks._mine() and internals.get("context")().executing_eagerly():
+                return function.python_function(*args, **kwargs)
+            return real(function, *args, **kwargs)
+
+        self._patch(kind, "__call__", call)
+
+    def _install_optimizers(self) -> None:
+        for kind in compat.iter_optimizer_classes():
+            for method in ("apply_gradients", "apply"):
+                if method in kind.__dict__:
+                    self._patch(kind, method, self._optimizer_method(method, kind.__dict__[method]))
+
+    def _optimizer_method(self, method: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        hooks = self
+
+        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hooks._mine() or hooks._applying:
+                return real(optimizer, *args, **kwargs)
+            given = args[0] if args else kwargs.get("grads_and_vars", kwargs.get("grads", ()))
+            given = list(given)
+            gradients = [pair[0] for pair in given] if method == "apply_gradients" else given
+            hooks._told(lambda: hooks._watcher.gradients(optimizer, gradients))
+            if hooks._apply == "skip":
+                return getattr(optimizer, "iterations", None)
+            hooks._applying += 1
+            try:
+                if args:
+                    return real(optimizer, given, *args[1:], **kwargs)
+                name = "grads_and_vars" if "grads_and_vars" in kwargs else "grads"
+                return real(optimizer, **dict(kwargs, **{name: given}))
+            finally:
+                hooks._applying -= 1
+
+        return apply
+
+    def _patch(self, kind: Any, name: str, value: Any) -> None:
+        real = kind.__dict__[name]
+        setattr(kind, name, value)
+
+        def undo() -> None:
+            if kind.__dict__.get(name) is value:
+                setattr(kind, name, real)
+
+        self._undo.append(undo)
+
+    # --- observing --------------------------------------------------------------------------------------------------------------
+
+    def _told(self, tell: Callable[[], Any]) -> Any:
+        """Run the watcher's own code unobserved."""
+        thread = threading.get_ident()
+        before, self._threads[thread] = self._threads.get(thread, True), True
+        try:
+            return tell()
+        finally:
+            self._threads[thread] = before
+
+    def _execute(self, op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
+        thread = threading.get_ident()
+        if self._threads.get(thread, True):
+            return self._real_execute(op_name, num_outputs, inputs, attrs, ctx, name)
+        self._threads[thread] = True
+        try:
+            op_type = op_name.decode() if isinstance(op_name, bytes) else op_name
+            outputs = self._watcher.before(op_type, inputs, attrs, ctx)
+            if outputs is None:
+                outputs = self._real_execute(op_name, num_outputs, inputs, attrs, ctx, name)
+            op = self._op(op_type, name)
+            return self._watcher.after(op, inputs, attrs, outputs if isinstance(outputs, list) else list(outputs or ()))
+        finally:
+            self._threads[thread] = False
+
+    def _op(self, op_type: str, name: Any) -> Op:
+        scope = self._scope()
+        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope)
+        self._count += 1
+        if self._gradient is not None:
+            op.phase, op.forward, op.location = "backward", self._gradient.name, self._gradient.location
+        elif self._backward:
+            op.phase = "backward"
+        if op.location is None and self._lines is not None:
+            op.location = self._lines.here(sys._getframe(2))
+        payload = _Forward(scope)
+        payload.op = op
+        self._last = payload
+        return op
+
+    def _unique(self, op_type: str, name: Any, scope: str) -> str:
+        """The name that the operator has in a TensorFlow graph: scope, given name or type, and _1, _2 … where it repeats."""
+        if isinstance(name, bytes):
+            name = name.decode()
+        if name and name.endswith("/"):  # a name scope made for this operator: the name is absolute
+            base = name[:-1]
+        else:
+            base = (scope + "/" if scope else "") + (name or op_type)
+        seen = self._names.get(base.lower(), -1) + 1
+        self._names[base.lower()] = seen
+        return base if seen == 0 else "%s_%d" % (base, seen)
+
+
+class _Scoped:
+    """Marks the operators inside as the gradient of one forward operator."""
+
+    def __init__(self, hooks: Hooks, op: Optional[Op]) -> None:
+        self._hooks, self._op = hooks, op
+
+    def __enter__(self) -> None:
+        self._before = self._hooks._gradient
+        self._hooks._gradient = self._op or self._before
+        self._hooks._backward += 1
+
+    def __exit__(self, *exc: object) -> None:
+        self._hooks._gradient = self._before
+        self._hooks._backward -= 1

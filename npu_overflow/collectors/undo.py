@@ -1,0 +1,115 @@
+"""The undo log of a replay: remembers every variable before it is written, and puts all of them back.
+
+Resource operators are the only way in which a step changes variables, and all of them pass through here before they run. What can't be
+undone (drawing from a pipeline, a collective with other workers, a table) is refused before it happens.
+"""
+from __future__ import annotations
+
+import random
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+from npu_overflow.collectors import compat
+from npu_overflow.errors import CannotCollect
+
+__all__ = ["UndoLog"]
+
+# read a variable and change nothing
+_READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "_ReadVariablesOp"}
+# seen by people or files: the compiled step has done them already, so a replay leaves them out
+_SILENCED = ("PrintV2", "WriteSummary", "WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary", "WriteAudioSummary", "WriteGraphSummary",
+             "WriteRawProtoSummary", "FlushSummaryWriter", "ImportEvent")
+_COLLECTIVE = ("Collective", "Nccl", "Horovod", "Hcom", "XlaAllReduce", "CrossReplicaSum")
+_DRAWS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")
+_OUTSIDE = ("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "Queue", "Barrier", "WriteFile", "SaveV2", "SaveSlices", "MutexLock")
+
+
+class UndoLog:
+    """Old values of everything a replayed step writes.
+
+    Use: ``before`` for every operator, then ``undo`` once. ``allow`` names resources that may be used up (an iterator made for the replay).
+    """
+
+    def __init__(self) -> None:
+        self._old: Dict[int, Tuple[Any, Any, Any]] = {}  # handle's tensor id -> handle, value, dtype
+        self._own: Set[int] = set()
+        self._random: List[Tuple[Any, Any]] = []
+
+    def __enter__(self) -> UndoLog:
+        import numpy as np
+
+        internals = compat.internals()
+        self._eager_random = internals.random_state()
+        # The replay draws its seeds elsewhere: the kernels of eager random operators keep a state per seed, so drawing the
+        # training's next seeds here would move them on.
+        internals.set_random_state(random.Random(0x5EED))
+        self._python_random = random.getstate()
+        self._numpy_random = np.random.get_state()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        import numpy as np
+
+        try:
+            self.undo()
+        finally:
+            compat.internals().set_random_state(self._eager_random)
+            random.setstate(self._python_random)
+            np.random.set_state(self._numpy_random)
+
+    def allow(self, handle: Any) -> None:
+        """Let the replay use up this resource."""
+        self._own.add(compat.tensor_id(handle))
+
+    def before(self, op_type: str, inputs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+        """Called before an operator runs. Returns outputs to use instead of running it, or None.
+
+        Raises:
+            CannotCollect: the operator does something that can't be undone.
+        """
+        if op_type in _SILENCED:
+            return []
+        if op_type.startswith(_COLLECTIVE):
+            raise CannotCollect("replay.collective", op=op_type)
+        for tensor in inputs:
+            if getattr(getattr(tensor, "dtype", None), "name", None) != "resource":
+                continue
+            self._before_resource(op_type, tensor, ctx)
+        if op_type.startswith(_OUTSIDE):
+            raise CannotCollect("replay.outside", op=op_type)
+        return None
+
+    def after(self, outputs: Sequence[Any]) -> None:
+        """Called after an operator ran: resources that it made belong to the replay."""
+        for tensor in outputs:
+            if tensor.dtype.name == "resource":
+                self._own.add(compat.tensor_id(tensor))
+
+    def _before_resource(self, op_type: str, handle: Any, ctx: Any) -> None:
+        number = compat.tensor_id(handle)
+        if op_type in _READS or number in self._own or number in self._old:
+            return
+        if op_type.startswith(_DRAWS):
+            raise CannotCollect("replay.draws", op=op_type)
+        dtype = compat.handle_type(handle)
+        if dtype is None:
+            return
+        value = _read(handle, dtype, ctx)
+        if value is not None:
+            self._old[number] = (handle, value, dtype)
+
+    def undo(self) -> None:
+        """Write every old value back; afterwards the log is empty."""
+        internals = compat.internals()
+        ctx = internals.get("context")()
+        old, self._old = self._old, {}
+        for handle, value, dtype in old.values():
+            internals.get("run_op")(ctx._handle, handle.device, "AssignVariableOp", [handle, value], ("dtype", dtype), 0)
+
+
+def _read(handle: Any, dtype: Any, ctx: Any) -> Optional[Any]:
+    """A variable's value, or None where it was never initialised."""
+    internals = compat.internals()
+    try:
+        return internals.get("run_op")(ctx._handle, handle.device, "ReadVariableOp", [handle], ("dtype", dtype), 1)[0]
+    except Exception:  # an uninitialised variable has no value to put back
+        return None
