@@ -21,7 +21,7 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "report.texts": (),
     "errors": ("report.texts",),
     "options": ("errors",),
-    "policy": ("errors",),
+    "policy": ("errors", "loss_scale"),
     "manifest": ("errors",),
     "ranks": ("errors",),
     "loss_scale": ("errors",),
