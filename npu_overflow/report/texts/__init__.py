@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import locale
 import os
-from typing import Any, Dict, Tuple
+import re
+import string
+from typing import Any, Dict, Pattern, Set, Tuple
 
-__all__ = ["LANGUAGES", "known", "language_of_user", "say"]
+__all__ = ["LANGUAGES", "known", "language_of_user", "say", "translate"]
 
 LANGUAGES = ("en", "zh")
 CATALOGUES = ("errors", "problems", "report", "advice", "watch", "commands")
@@ -30,16 +32,52 @@ def known(code: str) -> bool:
     return code in _all()
 
 
-def say(code: str, language: str = "en", **values: Any) -> str:
-    """The sentence ``code`` in ``language`` with ``values`` filled in; an unknown code is returned as it is."""
-    pair = _all().get(code)
+def say(_code: str, language: str = "en", **values: Any) -> str:
+    """The sentence ``_code`` in ``language`` with ``values`` filled in; an unknown code is returned as it is."""
+    pair = _all().get(_code)
     if pair is None:
-        return code
+        return _code
     sentence = pair[1] if language == "zh" else pair[0]
     try:
         return sentence.format(**values)
     except (KeyError, IndexError, ValueError):
         return sentence
+
+
+def translate(sentence: str, language: str) -> str:
+    """An English ``sentence`` of the catalogue, values filled in, in ``language``; one that is not in the catalogue stays as it is.
+
+    For texts that a report holds in English only.
+    """
+    if language != "zh":
+        return sentence
+    for english, chinese in _all().values():
+        if english == sentence:
+            return chinese
+    for english, chinese in _all().values():
+        if len(sentence) > 500 or "{" not in english or not sentence.startswith(english[: english.index("{")]):
+            continue
+        match = _pattern(english).match(sentence)
+        if match is not None:
+            try:
+                return chinese.format(**match.groupdict())
+            except (KeyError, IndexError, ValueError):
+                return sentence
+    return sentence
+
+
+def _pattern(template: str) -> Pattern[str]:
+    """What a sentence made from ``template`` looks like; a value that stands twice is taken once."""
+    seen: Set[str] = set()
+    parts = []
+    for text, name, _, _ in string.Formatter().parse(template):
+        parts.append(re.escape(text))
+        if name and name.isidentifier() and name not in seen:
+            seen.add(name)
+            parts.append("(?P<%s>.+)" % name)
+        elif name is not None:
+            parts.append(".+")
+    return re.compile("".join(parts) + r"\Z", re.DOTALL)
 
 
 def language_of_user() -> str:

@@ -1,0 +1,134 @@
+"""The primary finding on a terminal: who it is, why, where, its inputs and outputs, and what to do about it."""
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from npu_overflow.report import texts, wording
+from npu_overflow.report.escape import clean
+from npu_overflow.report.flow import Line
+from npu_overflow.report.model import Operator
+from npu_overflow.report.screen import Fact, Screen
+from npu_overflow.report.tensors import tensor_lines
+
+__all__ = ["VERDICT_STYLES", "advice_text", "show_culprit"]
+
+_AI_CORES = ("AI Core", "AIC", "AIV")
+
+VERDICT_STYLES: Dict[str, str] = {"computed_here": "bad", "inherited": "warn", "internal": "bad", "padding_only": "good", "absorbed": "good", "unknown": "warn"}
+
+
+def show_culprit(screen: Screen, first: Operator, language: str) -> None:
+    """Add the sections of the primary finding: headline, verdict, facts, tensors, advice."""
+    _headline(screen, first, language)
+    screen.blank()
+    screen.add(*_verdict(first, language), margin="  ")
+    screen.blank()
+    screen.facts([(texts.say("report.fact." + name, language), text, style, is_name) for name, text, style, is_name in _facts_of(first, language)])
+    _tensors(screen, first, language)
+    _advice(screen, first, language)
+
+
+def _headline(screen: Screen, first: Operator, language: str) -> None:
+    kind = "report.title." + (first.origin if first.origin != "operator" else "ai_core" if first.core in _AI_CORES else "operator")
+    screen.add((texts.say(kind if texts.known(kind) else "report.title.operator", language), "title"))
+    if first.origin != "operator":
+        _origin(screen, first, language)
+        screen.add((texts.say("report.consumer", language), "dim"), margin="  ")
+    kind, name = wording.operator_title(first, language)
+    screen.add((kind, "type"), margin="  ")
+    if name:
+        screen.add((name, "name"), margin="  ", name=True)
+
+
+def _origin(screen: Screen, first: Operator, language: str) -> None:
+    """What held the value before any operator ran: the batch, a variable, a constant."""
+    detail = first.origin_detail or {}
+    code = "report.origin." + first.origin
+    if not texts.known(code):
+        return
+    screen.add((texts.say(code, language, name=clean(detail.get("name") or "?")), "type"), margin="  ")
+    found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": detail.get("value")}
+    if detail.get("value") is not None:
+        screen.add((wording.value_at(found), "bad"), margin="  ")
+
+
+def _verdict(operator: Operator, language: str) -> Line:
+    code = "verdict." + operator.verdict
+    sentence = texts.say(code, language) if texts.known(code) else clean(operator.verdict)
+    return [(sentence, VERDICT_STYLES.get(operator.verdict, ""))]
+
+
+def _facts_of(first: Operator, language: str) -> List[Fact]:
+    figure, meaning = wording.status(first, language)
+    comma = "，" if language == "zh" else ", "
+    facts: List[Fact] = [("core", wording.core_text(first), "", False)]
+    facts.append(("status", figure + ("  " + meaning if meaning else ""), "", False))
+    facts.append(("where", comma.join(wording.place(first, language)), "", False))
+    if first.location:
+        code = "report.line." + (first.location_kind or "call")
+        line = clean(first.location)
+        facts.append(("line", texts.say(code, language, line=line) if texts.known(code) else line, "type", False))
+    if first.phase:
+        code = "report.phase." + first.phase
+        facts.append(("phase", texts.say(code, language) if texts.known(code) else clean(first.phase), "", False))
+    if first.forward_op:
+        facts.append(("forward", clean(first.forward_op), "name", True))
+    if first.inherited_from:
+        facts.append(("made", clean(first.inherited_from), "name", True))
+    if first.cured_by_scale is not None:
+        facts.append(("scale", texts.say("report.cured.yes" if first.cured_by_scale else "report.cured.no", language), "", False))
+    if first.steps_seen > 1:
+        facts.append(("seen", texts.say("report.seen", language, seen=first.steps_seen, first=first.steps_first), "", False))
+    facts.append(("when", wording.time_text(first.timestamp), "", False))
+    names = ("model_id", "task_id", "stream_id", "context_id", "thread_id")
+    tasks = [texts.say("report.task." + name, language, value=getattr(first, name)) for name in names if getattr(first, name) is not None]
+    if first.core not in ("CPU", "GPU"):
+        facts.append(("task", comma.join(tasks), "", False))
+    return [fact for fact in facts if fact[1]]
+
+
+def _tensors(screen: Screen, first: Operator, language: str) -> None:
+    screen.heading(texts.say("report.tensors", language))
+    if first.inputs is None and first.outputs is None:
+        screen.add((texts.say("report.no_dump" if first.dump_file is None else "report.not_opened", language), "warn"), margin="  ")
+        return
+    margin = "  "
+    lines = tensor_lines(first.inputs or (), first.outputs or (), screen.width - len(margin), language)
+    screen.add_lines([[(margin, "")] + line for line in lines])
+
+
+def _advice(screen: Screen, first: Operator, language: str) -> None:
+    """Numbered, the most specific first; lines of a text that begin with blanks are code and stay as they are."""
+    if not first.advice:
+        return
+    screen.heading(texts.say("report.advice", language))
+    for count, code in enumerate(first.advice, 1):
+        margin = "  %d. " % count if len(first.advice) > 1 else "  "
+        for line in advice_text(first, code, language).split("\n"):
+            if line.startswith(" "):
+                screen.add_unbroken((clean(line.rstrip()), "command"), margin=" " * len(margin))
+            else:
+                screen.add((clean(line), ""), margin=margin)
+            margin = " " * len(margin)
+
+
+def advice_text(operator: Operator, code: str, language: str) -> str:
+    """The sentence of one advice with its evidence filled in."""
+    key = "advice." + code
+    if not texts.known(key):
+        return code
+    return texts.say(key, language, **evidence_values(operator, code))
+
+
+def evidence_values(operator: Operator, code: str) -> Dict[str, str]:
+    """What a rule found, as texts for its sentence; the operator's type and name are always there."""
+    own = operator.evidence.get(code)
+    values = dict(own) if isinstance(own, dict) else {key: value for key, value in operator.evidence.items() if not isinstance(value, dict)}
+    values.setdefault("op_type", operator.op_type or "?")
+    values.setdefault("op_name", operator.op_name or "?")
+    result = {}
+    for key, value in values.items():
+        if key not in ("_code", "language"):
+            number = isinstance(value, (bool, int, float))
+            result[str(key)] = wording.number(value) if number else wording.element(value)
+    return result

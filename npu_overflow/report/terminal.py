@@ -1,0 +1,196 @@
+"""The report on a terminal: the culprit first, then what to do, then the rest, then the next command to type."""
+from __future__ import annotations
+
+import os
+import shlex
+from typing import IO, Dict, List, Optional, Sequence
+
+from npu_overflow.report import texts, wording
+from npu_overflow.report.culprit import VERDICT_STYLES, show_culprit
+from npu_overflow.report.escape import clean
+from npu_overflow.report.flow import Line, cells
+from npu_overflow.report.model import Operator, Report
+from npu_overflow.report.screen import Screen
+from npu_overflow.report.tensors import has_overflow
+
+__all__ = ["next_command_of", "print_report"]
+
+#: problems and remarks that are listed
+MOST_PROBLEMS, MOST_REMARKS = 8, 6
+
+
+def print_report(
+    report: Report,
+    file: Optional[IO[str]] = None,
+    language: Optional[str] = None,
+    limit: Optional[int] = 3,
+    saved: Optional[str] = None,
+    next_command: Optional[str] = None,
+    width: Optional[int] = None,
+    colour: Optional[bool] = None,
+) -> None:
+    """Print ``report`` for people.
+
+    Args:
+        file: standard output by default. Colour only where it is a terminal; names are wrapped there and stay whole elsewhere.
+        language: "en" or "zh"; the user's by default.
+        limit: operators shown, the culprit included; None shows all.
+        saved: path of the saved report, printed near the end.
+        next_command: the command to type next; by default ``show`` on the culprit's dump, where there is one.
+        width, colour: instead of those of the terminal.
+    """
+    screen = Screen(file, width, colour)
+    language = language or texts.language_of_user()
+    first = report.first
+    if first is None:
+        _nothing(screen, report, language)
+    else:
+        show_culprit(screen, first, language)
+    _others(screen, report, limit, language)
+    _problems(screen, report, language)
+    _about(screen, report, saved, next_command if next_command is not None else next_command_of(report), language)
+    screen.show()
+
+
+def next_command_of(report: Report) -> Optional[str]:
+    """The command that shows the culprit's dump, or None where there is no dump, or its name can't be typed."""
+    first = report.first
+    if first is None or first.dump_file is None:
+        return None
+    path = report.path if os.path.isfile(report.path) else os.path.join(report.path, first.dump_file)
+    return "npu-overflow show " + shlex.quote(path) if clean(path, len(path)) == path else None
+
+
+# -- nothing to blame
+
+
+def _nothing(screen: Screen, report: Report, language: str) -> None:
+    if report.reason is not None:
+        code = "report.reason." + report.reason
+        screen.add((texts.say("report.reason.title", language), "title"))
+        sentence = texts.say(code, language) if texts.known(code) else texts.say("report.reason.other", language, reason=clean(report.reason))
+        screen.add((sentence, ""), margin="  ")
+        if texts.known(code + ".next"):
+            screen.add((texts.say(code + ".next", language), ""), margin="  ")
+        return
+    kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
+    screen.add((texts.say("report.%s.title" % kind, language), "warn" if kind == "unreadable" else "calm"))
+    screen.add((texts.say("report." + kind, language, count=report.records), ""), margin="  ")
+
+
+# -- the other operators
+
+
+def _others(screen: Screen, report: Report, limit: Optional[int], language: str) -> None:
+    others = [(number, operator) for number, operator in enumerate(report.operators, 1) if operator is not report.first]
+    if not others:
+        return
+    shown = others if limit is None else others[: max(0, limit - (report.first is not None))]
+    screen.heading(texts.say("report.others", language))
+    digits = len(str(shown[-1][0])) if shown else 1
+    for number, operator in shown:
+        _short(screen, number, digits, operator, report, language)
+    left = others[len(shown):]
+    if left:
+        sentence = texts.say("report.more_operators", language, count=len(left), kinds=_kinds([operator for _, operator in left], language))
+        screen.add((sentence, "dim"), margin="  ")
+        screen.add((texts.say("report.more_hint", language), "dim"), margin="  ")
+
+
+def _short(screen: Screen, number: int, digits: int, operator: Operator, report: Report, language: str) -> None:
+    """Two or three lines for one operator."""
+    margin = "  %*d. " % (digits, number)
+    inner = " " * len(margin)
+    kind, name = wording.operator_title(operator, language)
+    if name and cells(kind) + 2 + cells(name) <= screen.width - len(margin):
+        screen.add((kind, "type"), ("  ", ""), (name, "name"), margin=margin, name=True)
+    else:
+        screen.add((kind, "type"), margin=margin)
+        if name:
+            screen.add((name, "name"), margin=inner, name=True)
+    verdict = "verdict.%s.short" % operator.verdict
+    items: List[Line] = []
+    if operator.inputs is not None or operator.outputs is not None or operator.verdict != "unknown":
+        text = texts.say(verdict, language) if texts.known(verdict) else clean(operator.verdict)
+        items.append([(text, VERDICT_STYLES.get(operator.verdict, ""))])
+    elif operator.dump_file is None:
+        items.append([(texts.say("report.no_dump", language), "warn")])
+    items.append([("%s %s" % (wording.core_text(operator), wording.status(operator, language)[0]), "")])
+    items.extend([(text, "")] for text in wording.place(operator, language))
+    screen.add_items(items, inner)
+    if operator.inherited_from:
+        screen.add((texts.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)
+    found = _worst(operator)
+    if found:
+        screen.add((found, "dim"), margin=inner)
+
+
+def _worst(operator: Operator) -> str:
+    """The first tensor of an operator that holds an overflow value, in a few words."""
+    for side, tensors in (("output", operator.outputs), ("input", operator.inputs)):
+        for tensor in tensors or ():
+            if has_overflow(tensor):
+                return "%s.%d  %s  %s  %s" % (side, tensor.index, clean(tensor.dtype), wording.shape(tensor.shape), wording.value_at(tensor.first_overflow))
+    return ""
+
+
+def _kinds(operators: Sequence[Operator], language: str) -> str:
+    """"Mul ×12, Add ×3 …": how often each type stands among them, the five most frequent."""
+    counts: Dict[str, int] = {}
+    for operator in operators:
+        kind = wording.operator_title(operator, language)[0]
+        counts[kind] = counts.get(kind, 0) + 1
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    comma = "、" if language == "zh" else ", "
+    return comma.join("%s ×%d" % pair for pair in order[:5]) + (" …" if len(order) > 5 else "")
+
+
+# -- problems, remarks, the foot
+
+
+def _problems(screen: Screen, report: Report, language: str) -> None:
+    if report.problems:
+        screen.heading(texts.say("report.problems", language))
+        for problem in report.problems[:MOST_PROBLEMS]:
+            screen.add((clean(problem.file), "name"), margin="  ", name=True)
+            screen.add((wording.problem(problem, language), ""), margin="    ")
+        _more(screen, len(report.problems) - MOST_PROBLEMS, language)
+    if report.remarks:
+        screen.heading(texts.say("report.remarks", language))
+        for remark in report.remarks[:MOST_REMARKS]:
+            screen.add((wording.remark(remark, language), ""), margin="  - ")
+        _more(screen, len(report.remarks) - MOST_REMARKS, language)
+
+
+def _more(screen: Screen, count: int, language: str) -> None:
+    if count > 0:
+        screen.add((texts.say("report.more", language, count=count), "dim"), margin="  ")
+
+
+def _about(screen: Screen, report: Report, saved: Optional[str], next_command: Optional[str], language: str) -> None:
+    """Where all this comes from, the loss scale, and what to type next."""
+    screen.heading(texts.say("report.about", language))
+    mode = "report.mode.%s" % report.mode
+    facts = [
+        ("path", clean(report.path), "", True),
+        ("run", clean(report.run or ""), "", False),
+        ("mode", texts.say(mode, language) if texts.known(mode) else clean(report.mode or ""), "", False),
+        ("records", str(report.records), "", False),
+        ("rank", _rank(report, language), "", False),
+    ]
+    if report.loss_scale is not None:
+        fell, rate = wording.loss_scale(report.loss_scale, language)
+        high = (report.loss_scale.rate or 0.0) > wording.RULE_OF_THUMB
+        facts.extend([("scale", fell, "", False), ("rate", rate, "warn" if high else "", False)])
+    facts.append(("saved", clean(saved or ""), "type", True))
+    screen.facts([(texts.say("report.about." + name, language), text, style, is_name) for name, text, style, is_name in facts if text])
+    if next_command:
+        screen.blank()
+        screen.add((texts.say("report.next", language), "dim"), margin="  ")
+        screen.add_unbroken((clean(next_command, len(next_command)), "command"), margin="    ")
+
+
+def _rank(report: Report, language: str) -> str:
+    if report.rank is None or (report.world_size or 1) < 2:
+        return ""
+    return texts.say("report.about.rank_of", language, rank=report.rank, size=report.world_size)
