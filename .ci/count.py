@@ -1,0 +1,30 @@
+"""Adds up the tests of all stages: ``python count.py FAILED_STAGES FOLDER`` with pytest's XML results in FOLDER. The last line is the sum."""
+from __future__ import annotations
+
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Dict
+
+
+def counts(path: Path) -> Dict[str, int]:
+    """Tests of one result file, by outcome."""
+    suites = list(xml.etree.ElementTree.parse(str(path)).getroot().iter("testsuite"))
+    numbers = {name: sum(int(suite.get(name, 0)) for suite in suites) for name in ("tests", "failures", "errors", "skipped")}
+    failed = numbers["failures"] + numbers["errors"]
+    return {"passed": numbers["tests"] - failed - numbers["skipped"], "failed": failed, "skipped": numbers["skipped"]}
+
+
+def main(failed_stages: int, folder: Path) -> None:
+    total = {"passed": 0, "failed": 0, "skipped": 0}
+    for path in sorted(folder.glob("*.xml")):
+        found = counts(path)
+        print("%-16s %5d passed, %d failed, %d skipped" % (path.stem, found["passed"], found["failed"], found["skipped"]))
+        total = {name: total[name] + found[name] for name in total}
+    if failed_stages and not total["failed"]:
+        total["failed"] = failed_stages  # a stage without tests, or one that ended before its tests
+    print("%d passed, %d failed, %d skipped" % (total["passed"], total["failed"], total["skipped"]))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
