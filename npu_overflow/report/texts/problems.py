@@ -4,4 +4,5 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
+    "manifest.unreadable": ("The record of the watch can't be read: {reason}.", "无法读取监视记录：{reason}。"),
 }

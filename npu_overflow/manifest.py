@@ -1,0 +1,389 @@
+"""Facts of one run and rank, beside its dump: what only the training process knew.
+
+``{dump_path}/{time}/session-{rank}.json``, or ``{dump_path}/session-{rank}.json`` until the device has made its time folder. Written aside and
+renamed at every change of state, so that a reader never sees half a file. A manifest that is read is as untrusted as the dump beside it: its
+size is bounded, every field's type is checked, and nothing in it is ever executed.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+
+__all__ = ["SCHEMA", "Manifest", "ManifestProblem", "Manifests", "argv_of", "environment_of", "plain", "read_manifest", "read_manifests"]
+
+SCHEMA = 1
+
+#: a manifest of 10,000 drops and reports has about 1 MB
+MAX_BYTES = 16 * 2**20
+#: manifests read in one folder: more ranks than this are merged from their reports
+MAX_FILES = 20_000
+_MAX_ITEMS, _MAX_TEXT, _MAX_DEPTH = 200_000, 65_536, 12
+
+_FILE = re.compile(r"^session-(\d{1,7})\.json$")
+# "author", "tokenizer" and "max_tokens" are no secrets
+_SECRET = re.compile(r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie|(^|_)(key|pwd|pass|sk|ak)$", re.IGNORECASE)
+_LOGIN = re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", re.IGNORECASE)
+_REDACTED = "<redacted>"
+
+#: environment variables that can change what a training does, by beginning
+_RELEVANT = (
+    *("ASCEND_", "CM_", "CUDA_VISIBLE", "DUMP_", "ENABLE_", "GE_", "HCCL_", "HOROVOD_", "JOB_ID", "KERAS_", "LOCAL_RANK", "NPU_", "OMPI_COMM_WORLD_", "OMP_"),
+    *("PMI_RANK", "PMI_SIZE", "PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+    *("TF_", "WORLD_SIZE", "XLA_"),
+)
+
+
+@dataclass
+class Manifest:
+    """One run of one rank. The session changes it while training goes on; the analysis reads it.
+
+    Args:
+        run_id: the same for all ranks of one job where the launcher tells, else of this process alone.
+        rank, world_size, device: of the process.
+        started: seconds since the epoch.
+        versions: name -> version, e.g. of "tensorflow", "keras", "npu_device", "npu_overflow", "python".
+        mode: "saturation", "inf_nan" or None where it isn't known.
+        collector: "ascend", "host" or None.
+        options: the watch's options, as plain values.
+        argv, environment: of the process; secrets redacted, only the variables that matter.
+        state: "watching", "collecting", "reported" or "off"; state_history: (training step, state) at each change.
+        optimizers: {"name", "family", "dynamic", "floor"} of each that is watched.
+        drops: falls of the loss scale (training step, before, after).
+        rate: overflowing steps as a part of all.
+        trigger: {"step", "optimizer", "reason", …} of the last trigger, or None.
+        kept_steps: training steps whose overflow dumps were kept.
+        train_steps: data_index (the folder's name) -> training step.
+        remarks: (code, values) of sentences in the catalogue.
+        reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
+        request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever executed from it.
+        reports: files of the reports made, relative to the manifest.
+        folder: where it was read from or written to last; not in the file.
+    """
+
+    run_id: str = ""
+    rank: int = 0
+    world_size: int = 1
+    device: int = 0
+    hostname: str = ""
+    pid: int = 0
+    started: float = 0.0
+    versions: Dict[str, str] = field(default_factory=dict)
+    mode: Optional[str] = None
+    collector: Optional[str] = None
+    options: Dict[str, Any] = field(default_factory=dict)
+    argv: List[str] = field(default_factory=list)
+    environment: Dict[str, str] = field(default_factory=dict)
+    state: str = "watching"
+    state_history: List[Tuple[int, str]] = field(default_factory=list)
+    optimizers: List[Dict[str, Any]] = field(default_factory=list)
+    drops: List[Tuple[int, float, float]] = field(default_factory=list)
+    rate: Optional[float] = None
+    trigger: Optional[Dict[str, Any]] = None
+    kept_steps: List[int] = field(default_factory=list)
+    train_steps: Dict[int, int] = field(default_factory=dict)
+    remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
+    reason: Optional[str] = None
+    request: Optional[Dict[str, Any]] = None
+    reports: List[str] = field(default_factory=list)
+    schema: int = SCHEMA
+    folder: Optional[str] = field(default=None, compare=False)
+
+    @property
+    def file_name(self) -> str:
+        return "session-%d.json" % self.rank
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The manifest as plain dicts and lists, secrets redacted."""
+        result = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "folder"}
+        result["argv"] = argv_of(self.argv)
+        result["environment"] = environment_of(self.environment)
+        made: Dict[str, Any] = plain(result)
+        return made
+
+    def write(self, folder: str) -> str:
+        """Write it into ``folder`` (it must exist) aside, then by renaming; moves there from the folder it was written to last.
+
+        Returns:
+            the path of the file.
+
+        Raises:
+            OSError: the folder can't be written to, or the disk is full. What was there before is then unchanged.
+        """
+        path = os.path.join(folder, self.file_name)
+        aside = os.path.join(folder, ".%s.%d.part" % (self.file_name, os.getpid()))
+        text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        try:
+            with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text + "\n")
+            os.replace(aside, path)
+        except BaseException:
+            if os.path.lexists(aside):
+                os.unlink(aside)
+            raise
+        earlier, self.folder = self.folder, folder
+        if earlier is not None and os.path.realpath(earlier) != os.path.realpath(folder):
+            self._forget(os.path.join(earlier, self.file_name))
+        return path
+
+    def _forget(self, path: str) -> None:
+        """Remove the manifest left in the waiting place, if it still is of this run."""
+        try:
+            if read_manifest(path).run_id == self.run_id:
+                os.unlink(path)
+        except (OSError, ValueError):
+            pass
+
+
+@dataclass(frozen=True)
+class ManifestProblem:
+    """A manifest that could not be used: ``code`` and ``values`` make the sentence."""
+
+    file: str
+    code: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Manifests(List[Manifest]):
+    """Manifests by rank; ``problems`` lists the files that could not be read."""
+
+    def __init__(self, found: Iterable[Manifest] = (), problems: Iterable[ManifestProblem] = ()) -> None:
+        super().__init__(found)
+        self.problems: List[ManifestProblem] = list(problems)
+
+
+def read_manifests(folder: str) -> Manifests:
+    """The manifests that lie directly in ``folder``, by rank. Never raises: bad ones become problems, a missing folder gives none."""
+    result = Manifests()
+    ranked: List[Tuple[int, str]] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                match = _FILE.match(entry.name)
+                if match is not None and len(ranked) < MAX_FILES:
+                    ranked.append((int(match.group(1)), entry.path))
+    except OSError:
+        return result
+    for _rank, path in sorted(ranked):
+        try:
+            result.append(read_manifest(path))
+        except (OSError, ValueError) as error:
+            result.problems.append(ManifestProblem(path, "manifest.unreadable", {"reason": _reason(error)}))
+    return result
+
+
+def read_manifest(path: str) -> Manifest:
+    """One manifest.
+
+    Raises:
+        OSError: it can't be opened, or is a link or no regular file.
+        ValueError: it is no manifest; the message says what is wrong.
+    """
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("no regular file")
+    if found.st_size > MAX_BYTES:
+        raise ValueError("%d bytes, more than %d" % (found.st_size, MAX_BYTES))
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError("more than %d bytes" % MAX_BYTES)
+    try:
+        content = json.loads(data.decode("utf-8"), parse_int=_parse_int)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("no JSON object")
+    manifest = Manifest(folder=os.path.dirname(os.path.abspath(path)))
+    for name, check in _CHECKS.items():
+        if content.get(name) is not None:
+            try:
+                setattr(manifest, name, check(content[name]))
+            except (TypeError, ValueError, OverflowError):
+                raise ValueError("field %s is not what it should be" % name) from None
+    return manifest
+
+
+def _reason(error: Exception) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)[:200]
+
+
+# --- checking what was read
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > 20:  # converting millions of digits takes hours
+        raise ValueError("a number of %d digits" % len(digits))
+    return int(digits)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _MAX_TEXT:
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        raise TypeError
+    return value
+
+
+def _number(value: Any) -> float:
+    if value in ("inf", "-inf", "nan") and isinstance(value, str):
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError
+    return float(value)
+
+
+def _list(check: Callable[[Any], Any]) -> Callable[[Any], List[Any]]:
+    def checked(value: Any) -> List[Any]:
+        if not isinstance(value, list) or len(value) > _MAX_ITEMS:
+            raise TypeError
+        return [check(item) for item in value]
+
+    return checked
+
+
+def _row(*checks: Callable[[Any], Any]) -> Callable[[Any], Tuple[Any, ...]]:
+    def checked(value: Any) -> Tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(checks):
+            raise TypeError
+        return tuple(check(item) for check, item in zip(checks, value))
+
+    return checked
+
+
+def _map(key: Callable[[Any], Any], check: Callable[[Any], Any]) -> Callable[[Any], Dict[Any, Any]]:
+    def checked(value: Any) -> Dict[Any, Any]:
+        if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
+            raise TypeError
+        return {key(name): check(item) for name, item in value.items()}
+
+    return checked
+
+
+def _free(value: Any) -> Any:
+    """Any JSON value of bounded depth."""
+    pairs = [(value, 0)]
+    while pairs:
+        item, depth = pairs.pop()
+        if depth > _MAX_DEPTH:
+            raise TypeError
+        if isinstance(item, (dict, list)):
+            pairs.extend((inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item))
+    return value
+
+
+def _digits(value: str) -> int:
+    if not re.match(r"^\d{1,20}$", value):
+        raise TypeError
+    return int(value)
+
+
+def _one_of(*accepted: str) -> Callable[[Any], str]:
+    def checked(value: Any) -> str:
+        if value not in accepted:
+            raise ValueError
+        return str(value)
+
+    return checked
+
+
+def _inside(value: Any) -> str:
+    """A path relative to the manifest that stays inside its folder."""
+    text = _text(value)
+    if os.path.isabs(text) or ".." in text.replace("\\", "/").split("/") or "\0" in text:
+        raise ValueError
+    return text
+
+
+_facts = _map(_text, _free)
+_CHECKS: Dict[str, Callable[[Any], Any]] = {
+    "schema": _whole,
+    "run_id": _text,
+    "rank": _whole,
+    "world_size": _whole,
+    "device": _whole,
+    "hostname": _text,
+    "pid": _whole,
+    "started": _number,
+    "versions": _map(_text, _text),
+    "mode": _one_of("saturation", "inf_nan"),
+    "collector": _text,
+    "options": _facts,
+    "argv": _list(_text),
+    "environment": _map(_text, _text),
+    "state": _text,
+    "state_history": _list(_row(_whole, _text)),
+    "optimizers": _list(_facts),
+    "drops": _list(_row(_whole, _number, _number)),
+    "rate": _number,
+    "trigger": _facts,
+    "kept_steps": _list(_whole),
+    "train_steps": _map(_digits, _whole),
+    "remarks": _list(_row(_text, _facts)),
+    "reason": _text,
+    "request": _facts,
+    "reports": _list(_inside),
+}
+
+
+# --- making what is written
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: functions and other objects become their names, infinities and NaN the strings "inf", "-inf", "nan"."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ("nan" if math.isnan(value) else ("inf" if value > 0 else "-inf"))
+    if hasattr(value, "__index__"):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [plain(item) for item in (sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value)]
+    if hasattr(value, "__float__"):
+        return plain(float(value))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    name = getattr(value, "__qualname__", None) or type(value).__qualname__
+    return "<%s>" % name
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name.strip("-").replace("-", "_")) is not None
+
+
+def argv_of(arguments: Iterable[str]) -> List[str]:
+    """A command line with the values of ``--token X``, ``--password=X``, ``NAME_KEY=X`` and logins in addresses redacted."""
+    result: List[str] = []
+    hide_next = False
+    for argument in map(str, arguments):
+        name, equals, _value = argument.partition("=")
+        secret = _is_secret(name)
+        if hide_next and not argument.startswith("-"):
+            result.append(_REDACTED)
+        elif equals and secret:
+            result.append(name + equals + _REDACTED)
+        else:
+            result.append(_LOGIN.sub(r"\1%s@" % _REDACTED, argument))
+        hide_next = not equals and secret and argument.startswith("-")
+    return result
+
+
+def environment_of(environment: Mapping[str, str]) -> Dict[str, str]:
+    """The variables that matter to a training, by name; those whose name tells of a secret are redacted."""
+    chosen = {}
+    for name in sorted(environment):
+        if name.startswith(_RELEVANT):
+            chosen[name] = _REDACTED if _is_secret(name) else _LOGIN.sub(r"\1%s@" % _REDACTED, environment[name])
+    return chosen
