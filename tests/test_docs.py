@@ -1,0 +1,114 @@
+"""What the documentation says must be so: links, commands, options, exit statuses, in both languages."""
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+from typing import Dict, List, Set
+
+import pytest
+
+from npu_overflow import errors
+from npu_overflow.options import NOT_BUILT_YET, WatchOptions
+
+ROOT = Path(__file__).resolve().parent.parent
+READMES = ("README.md", "README_zh.md")
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def _blocks(path: Path, language: str) -> List[str]:
+    return re.findall(r"^```%s\n(.*?)^```" % language, path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def _ids(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_pages_are_found() -> None:
+    assert {"README.md", "README_zh.md", "docs/index.md", "docs/zh/index.md"} <= {_ids(path) for path in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")) if "://" not in target]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_python_examples_are_python(page: Path) -> None:
+    for block in _blocks(page, "python"):
+        assert ast.parse(block).body
+
+
+def test_both_languages_have_the_same_pages() -> None:
+    english = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert english == {path.name for path in (ROOT / "docs" / "zh").glob("*.md")}
+
+
+PAIRS = [(ROOT / READMES[0], ROOT / READMES[1])] + [(path, ROOT / "docs" / "zh" / path.name) for path in sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("english,chinese", PAIRS, ids=_ids)
+def test_both_languages_show_the_same_commands(english: Path, chinese: Path) -> None:
+    def structure(path: Path) -> List[int]:
+        return [len(marks) for marks in re.findall(r"^(#+) ", re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL), re.MULTILINE)]
+
+    assert _blocks(english, "bash") == _blocks(chinese, "bash")
+    assert structure(english) == structure(chinese)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_readme_has_two_commands_for_a_fresh_machine(name: str) -> None:
+    commands = [line for block in _blocks(ROOT / name, "bash") for line in block.splitlines() if line.startswith("python3 -m venv ")]
+    assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
+
+
+def _documented_options(name: str) -> Dict[str, str]:
+    """Option -> its default as printed, from the table of options."""
+    found: Dict[str, str] = {}
+    for names, defaults in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]+) \|", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE):
+        found.update(zip(re.findall(r"\w+", names), re.split(r", (?![^(]*\))", defaults.strip())))
+    return found
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_readme_lists_the_options_and_their_defaults(name: str) -> None:
+    known = {field.name for field in dataclasses.fields(WatchOptions)}
+    documented = {option: ast.literal_eval(default.strip("`")) for option, default in _documented_options(name).items() if option in known}
+    expected = {field.name: field.default for field in dataclasses.fields(WatchOptions) if field.name not in NOT_BUILT_YET}
+    assert set(documented) == set(expected)
+    given = WatchOptions.of(**{option: value for option, value in documented.items() if value is not None})
+    differing = {option for option, value in expected.items() if getattr(given, option) != value}
+    assert differing == {"dump_path"}  # None stands for this default, with the rank's folder added
+    assert given.dump_path == "precision_data/overflow/dump"
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_readme_lists_the_exit_statuses(name: str) -> None:
+    documented = {int(number) for number in re.findall(r"^\| (\d) \|", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)}
+    raised = {getattr(errors, error).exit_status for error in errors.__all__}
+    assert documented == {0, 3} | raised
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_readme_says_that_no_npu_was_used(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert "It has not been run on an NPU." in text or "尚未在真实的 NPU 上运行过。" in text
+
+
+def _requirements(part: str) -> Set[str]:
+    import configparser
+
+    setup = configparser.ConfigParser()
+    setup.read(str(ROOT / "setup.cfg"), encoding="utf-8")
+    lines = setup["options"]["install_requires"] if part == "always" else setup["options.extras_require"][part]
+    return {match.group() for match in (re.match(r"[\w-]+", line) for line in lines.splitlines()) if match}
+
+
+@pytest.mark.parametrize("page", ["docs/dependencies.md", "docs/zh/dependencies.md"])
+def test_every_dependency_is_explained(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert _requirements("always")
+    assert [name for name in _requirements("always") if "| %s |" % name not in text] == []
+    assert [name for part in ("tensorflow", "tf-keras", "test", "docs") for name in _requirements(part) if name not in text.lower()] == []
