@@ -1,13 +1,21 @@
 """Where dump files lie: ``{dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/``, with levels that can be missing."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import List, Mapping, Optional
+import datetime
+import os
+from dataclasses import dataclass, field, replace
+from typing import Dict, List, Mapping, Optional, Set
 
 from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.matching import Index
 from npu_overflow.dump.names import Name, clean, dump_name, parse_name, record_name
+from npu_overflow.errors import PathError
 
 __all__ = ["Entry", "FileProblem", "Name", "Place", "Tree", "clean", "dump_name", "find", "name_of", "parse_name", "place_of", "record_name"]
+
+_TIME_DIGITS = 14
+#: processes of one job start within this many seconds of each other
+_NEIGHBOURS_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -28,9 +36,29 @@ class Place:
     data_index: Optional[int] = None
 
 
+def _is_number(level: str) -> bool:
+    return level.isdigit() and level.isascii() and len(level) <= 20
+
+
+def _is_time(level: str) -> bool:
+    return len(level) >= _TIME_DIGITS and level.isdigit() and level.isascii()
+
+
 def place_of(folder: str) -> Place:
-    """The levels of an absolute folder path."""
-    raise NotImplementedError
+    """The levels of an absolute folder path. Without a time folder only the full form of the levels below it is believed."""
+    levels = [level for level in folder.split(os.sep) if level]
+    times = [position for position, level in enumerate(levels) if _is_time(level)]
+    if not times:
+        tail = levels[-4:]
+        if len(tail) == 4 and [_is_number(level) for level in tail] == [True, False, True, True]:
+            return Place(None, int(tail[0]), tail[1], int(tail[2]), int(tail[3]))
+        return Place()
+    run, below = levels[times[-1]], levels[times[-1] + 1 :]
+    device = int(below.pop(0)) if below and _is_number(below[0]) else None
+    # a graph's name is no number, unless three levels are left
+    name = below.pop(0) if below and (not _is_number(below[0]) or len(below) > 2) else None
+    numbers = [int(level) if _is_number(level) else None for level in below[:2]] + [None, None]
+    return Place(run, device, name, numbers[0], numbers[1])
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,7 @@ class Tree:
     unfinished: List[str] = field(default_factory=list)
     run: Optional[str] = None
     single: Optional[Entry] = None
+    _index: Dict[str, Index] = field(default_factory=dict, repr=False, compare=False)
 
     def select(self, run: Optional[str] = None, run_ids: Optional[Mapping[str, str]] = None) -> Tree:
         """The files of one run.
@@ -78,17 +107,69 @@ class Tree:
         Raises:
             PathError: no time folder of that name.
         """
-        raise NotImplementedError
+        if run is not None and run != "all" and run not in self.runs:
+            raise PathError("path.no_run", run=run, known=", ".join(self.runs) or "-")
+        if run == "all" or not self.runs:
+            return replace(self, run=self.runs[-1] if self.runs else None, _index={})
+        newest = self.runs[-1] if run is None else run
+        chosen = self._together(newest, run_ids or {})
+        return replace(
+            self,
+            records=[entry for entry in self.records if entry.place.run in chosen],
+            dumps=[entry for entry in self.dumps if entry.place.run in chosen],
+            problems=[problem for problem in self.problems if place_of(os.path.dirname(problem.path)).run in chosen | {None}],
+            unfinished=[path for path in self.unfinished if place_of(os.path.dirname(path)).run in chosen],
+            runs=sorted(chosen),
+            run=max(chosen),
+            _index={},
+        )
 
-    def dumps_of(
-        self, entry: Entry, task_id: int, stream_id: int, context_id: Optional[int] = None, thread_id: Optional[int] = None
-    ) -> List[Entry]:
+    def _together(self, newest: str, run_ids: Mapping[str, str]) -> Set[str]:
+        """The time folders of the run of ``newest``."""
+        own = run_ids.get(newest)
+        chosen = {newest} | {run for run in self.runs if own is not None and run_ids.get(run) == own}
+        if own is not None:
+            return chosen
+        devices: Dict[str, Set[Optional[int]]] = {}
+        for entry in self.records + self.dumps:
+            if entry.place.run is not None:
+                devices.setdefault(entry.place.run, set()).add(entry.place.device)
+        taken = set(devices.get(newest, ()))
+        start = _seconds(newest)
+        for run in reversed(self.runs):
+            began = _seconds(run)
+            near = start is not None and began is not None and 0 <= start - began <= _NEIGHBOURS_SECONDS
+            if run < newest and near and run not in run_ids and not taken & devices[run]:
+                chosen.add(run)
+                taken |= devices[run]
+        return chosen
+
+    def dumps_of(self, entry: Entry, task_id: int, stream_id: int, context_id: Optional[int] = None, thread_id: Optional[int] = None) -> List[Entry]:
         """Dumps that can be the operator's of a record, best first (at most 16); ids are those INSIDE the record.
 
         Same folder and ids; context and thread where both sides have them (0 in a record can mean none); where nothing matches, the
         low 16 bits of the task id; among several the nearest in time; a dump before statistics of the same time.
         """
-        raise NotImplementedError
+        if not self._index:
+            folders: Dict[str, List[Entry]] = {}
+            for dump in self.dumps:
+                folders.setdefault(os.path.dirname(dump.path), []).append(dump)
+            self._index.update({folder: Index(dumps) for folder, dumps in folders.items()})
+        index = self._index.get(os.path.dirname(entry.path))
+        if index is None:
+            return []
+        found = index.nearest(entry.name.timestamp, task_id, stream_id, context_id, thread_id)
+        if not found and task_id > 0xFFFF:
+            found = index.nearest(entry.name.timestamp, task_id & 0xFFFF, stream_id, context_id, thread_id)
+        return found
+
+
+def _seconds(run: str) -> Optional[float]:
+    """When a time folder was made, or None where its name is no date."""
+    try:
+        return (datetime.datetime.strptime(run[:_TIME_DIGITS], "%Y%m%d%H%M%S") - datetime.datetime(1970, 1, 1)).total_seconds()
+    except ValueError:
+        return None
 
 
 def find(path: str) -> Tree:
@@ -99,9 +180,13 @@ def find(path: str) -> Tree:
     Raises:
         PathError: missing, unreadable, or it holds files none of which is a dump's.
     """
-    raise NotImplementedError
+    from npu_overflow.dump import scan
+
+    return scan.find(path)
 
 
 def name_of(path: str) -> Optional[Name]:
     """What the name of one file says; a hashed name is looked up in the mapping.csv beside it. None where nothing does."""
-    raise NotImplementedError
+    from npu_overflow.dump import scan
+
+    return scan.name_of(path)

@@ -1,13 +1,17 @@
 """Operator dumps: opened without reading their tensors."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from typing import Any, List, Mapping, Optional, Sequence
 
+from npu_overflow.dump import headers, stats_csv
+from npu_overflow.dump.envelope import open_envelope, untrusted_json
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.layout import Entry
+from npu_overflow.dump.layout import Entry, name_of
 from npu_overflow.dump.names import Name
 from npu_overflow.dump.tensor import Tensor
+from npu_overflow.errors import DumpFormatError
 
 __all__ = ["OperatorDump", "Tensor", "merge", "open_dump", "open_operator"]
 
@@ -50,18 +54,60 @@ def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
     Raises:
         DumpFormatError: nothing of it can be used.
     """
-    raise NotImplementedError
+    path = os.path.abspath(path)
+    name = name_of(path) if name is None else name
+    if (name is not None and name.kind == "statistics") or path.lower().endswith(".csv"):
+        sides, trouble = stats_csv.read_statistics(path)
+        problem = None if trouble is None else FileProblem(path, *trouble)
+        return OperatorDump(path, "", name.timestamp if name else 0, sides["input"], sides["output"], problem=problem, name=name)
+    envelope = open_envelope(path)
+    message = envelope.message
+    host = untrusted_json(message.host) if message.host else None
+    sides, trouble = headers.tensors_of(envelope, None if name is None else name.thread_id, host)
+    return OperatorDump(
+        path,
+        message.op_name.decode("utf-8", "replace"),
+        message.dump_time,
+        sides["input"],
+        sides["output"],
+        host,
+        None if trouble is None else FileProblem(path, *trouble),
+        name,
+        sides["buffer"] + sides["space"],
+    )
 
 
 def open_operator(candidates: Sequence[Entry]) -> OperatorDump:
     """Open the first of ``Tree.dumps_of``; a collective's inputs and outputs lie in two files: they are merged.
 
     Raises:
-        DumpFormatError: the first file can't be used; IndexError: no candidate.
+        DumpFormatError: the first file can't be used.
+        IndexError: no candidate.
     """
-    raise NotImplementedError
+    first = open_dump(candidates[0].path, candidates[0].name)
+    if (first.inputs and first.outputs) or first.problem is not None:
+        return first
+    for entry in candidates[1:]:
+        if (entry.name.kind, entry.name.op_type, entry.name.op_name) != (candidates[0].name.kind, candidates[0].name.op_type, candidates[0].name.op_name):
+            continue
+        try:
+            second = open_dump(entry.path, entry.name)
+        except DumpFormatError:
+            continue
+        if second.op_name == first.op_name and second.outputs and not (first.outputs or second.inputs):
+            return merge(first, second)
+        if second.op_name == first.op_name and second.inputs and not (first.inputs or second.outputs):
+            return merge(second, first)
+    return first
 
 
 def merge(with_inputs: OperatorDump, with_outputs: OperatorDump) -> OperatorDump:
     """One operator of two files: inputs of the first, outputs of the second; the first problem of both."""
-    raise NotImplementedError
+    return replace(
+        with_inputs,
+        outputs=with_outputs.outputs,
+        others=with_inputs.others + with_outputs.others,
+        host=with_inputs.host or with_outputs.host,
+        problem=with_inputs.problem or with_outputs.problem,
+        merged_from=with_outputs.path,
+    )

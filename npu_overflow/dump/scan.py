@@ -1,0 +1,234 @@
+"""Looks for dump files in a folder that anybody may have filled: one listing a folder, no link followed, nothing special opened."""
+from __future__ import annotations
+
+import os
+import stat
+from typing import Dict, Iterable, List, Optional
+
+from npu_overflow.dump import layout
+from npu_overflow.dump.files import FileProblem, open_regular
+from npu_overflow.dump.names import Name, parse_name
+from npu_overflow.errors import DumpFormatError, PathError
+
+__all__ = ["find", "name_of"]
+
+MAPPING = "mapping.csv"
+_MOST_DEPTH = 32
+_MOST_FILES = 5000000
+_MOST_MAPPING_BYTES = 256 << 20
+_MOST_LINE_BYTES = 16 << 10
+_MOST_HASH_DIGITS = 20
+
+
+class _Scan:
+    """What was found so far."""
+
+    def __init__(self, root: str) -> None:
+        self.tree = layout.Tree(root)
+        self.root = root
+        self.real_root = os.path.realpath(root)
+        self.files = 0
+        self.strange = 0
+
+    def walk(self) -> None:
+        folders = [(self.root, 0)]
+        while folders:
+            folder, depth = folders.pop()
+            below = self.folder(folder)
+            if depth < _MOST_DEPTH:
+                folders += [(path, depth + 1) for path in below]
+            else:
+                self.tree.problems.extend(FileProblem(path, "tree.deep", {"most": _MOST_DEPTH}) for path in below)
+            if self.files > _MOST_FILES:
+                self.tree.problems.append(FileProblem(self.root, "tree.many", {"most": _MOST_FILES}))
+                break
+
+    def folder(self, folder: str) -> List[str]:
+        """Take the files of one folder; its folders."""
+        folders: List[str] = []
+        names: List[str] = []
+        try:
+            with os.scandir(folder) as listing:
+                for item in listing:
+                    self.files += 1
+                    if item.is_file(follow_symlinks=False):
+                        names.append(item.name)
+                    elif item.is_dir(follow_symlinks=False):
+                        if not item.name.startswith("."):
+                            folders.append(item.path)
+                    elif not item.name.startswith("."):
+                        self.special(item.path, item.is_symlink())
+                    if self.files > _MOST_FILES:
+                        break
+        except OSError as error:
+            self.tree.problems.append(FileProblem(folder, "tree.unlisted", {"reason": error.strerror or str(error)}))
+        self.take(folder, names)
+        return folders
+
+    def special(self, path: str, is_link: bool) -> None:
+        # a link to something inside the tree is met there; one that leaves it could show a file that is none of the tree's
+        if not is_link:
+            self.tree.problems.append(FileProblem(path, "file.special"))
+        elif not _inside(os.path.realpath(path), self.real_root):
+            self.tree.problems.append(FileProblem(path, "file.link"))
+
+    def take(self, folder: str, names: Iterable[str]) -> None:
+        """Sort the files of one folder into records, dumps, problems."""
+        place = layout.place_of(folder)
+        hashed: List[str] = []
+        strange: List[str] = []
+        mapping = False
+        for file_name in names:
+            name = parse_name(file_name) if file_name[0] != "." else None
+            if name is not None:
+                self.add(os.path.join(folder, file_name), name, place)
+            elif file_name[0] == ".":
+                if file_name.endswith(".part") and (parse_name(file_name[1:-5]) or _is_hashed(file_name[1:-5])):
+                    self.tree.unfinished.append(os.path.join(folder, file_name))
+            elif file_name == MAPPING:
+                mapping = True
+            elif _is_hashed(file_name):
+                hashed.append(file_name)
+            elif not _is_ours(file_name):
+                strange.append(file_name)
+        self.strange += len(strange) + len(hashed)
+        self.tree.problems.extend(FileProblem(os.path.join(folder, file_name), "name.unreadable") for file_name in sorted(strange))
+        if hashed:
+            self.take_hashed(folder, hashed, place, mapping)
+
+    def take_hashed(self, folder: str, hashed: List[str], place: layout.Place, mapping: bool) -> None:
+        real: Dict[str, Name] = {}
+        if mapping:
+            try:
+                real = _mapped(os.path.join(folder, MAPPING), hashed)
+            except DumpFormatError as error:
+                self.tree.problems.append(FileProblem.of(os.path.join(folder, MAPPING), error))
+        for file_name in hashed:
+            if file_name in real:
+                self.add(os.path.join(folder, file_name), real[file_name], place)
+            else:
+                self.tree.problems.append(FileProblem(os.path.join(folder, file_name), "name.hashed"))
+
+    def add(self, path: str, name: Name, place: layout.Place) -> None:
+        (self.tree.records if name.kind == "record" else self.tree.dumps).append(layout.Entry(path, name, place))
+
+    def finish(self) -> layout.Tree:
+        runs = {entry.place.run for entries in (self.tree.records, self.tree.dumps) for entry in entries}
+        self.tree.runs.extend(sorted(run for run in runs if run is not None))
+        return self.tree
+
+
+def find(path: str) -> layout.Tree:
+    """See ``layout.find``."""
+    given = os.fspath(path)
+    path = os.path.abspath(given)
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise PathError("path.missing", path=given) from error
+    except (OSError, ValueError) as error:
+        raise PathError("path.unreadable", path=given, reason=getattr(error, "strerror", None) or str(error)) from error
+    if stat.S_ISDIR(mode):
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise PathError("path.unreadable", path=given, reason=os.strerror(13))
+        return _find_folder(path, given)
+    if not stat.S_ISREG(mode):
+        raise PathError("path.special", path=given)
+    return _find_file(path, given)
+
+
+def _find_folder(path: str, given: str) -> layout.Tree:
+    scan = _Scan(path)
+    scan.walk()
+    tree = scan.finish()
+    if not (tree.records or tree.dumps or tree.unfinished) and scan.strange:
+        first = next(problem for problem in tree.problems if problem.code.startswith("name."))
+        if not _looks_like_record(first.path):
+            raise PathError("path.no_dump", path=given, example=os.path.relpath(first.path, path))
+    return tree
+
+
+def _find_file(path: str, given: str) -> layout.Tree:
+    name = name_of(path)
+    if name is None and not _looks_like_record(path):
+        raise PathError("path.not_a_dump", path=given)
+    folder = os.path.dirname(path)
+    scan = _Scan(folder)
+    if name is None:
+        scan.take(folder, [os.path.basename(path)])
+        return scan.finish()
+    scan.folder(folder)
+    single = layout.Entry(path, name, layout.place_of(folder))
+    tree = scan.finish()
+    records = [single] if name.kind == "record" else tree.records
+    return layout.Tree(folder, records, tree.dumps, [], tree.runs, [], single=single)
+
+
+def name_of(path: str) -> Optional[Name]:
+    """See ``layout.name_of``."""
+    folder, file_name = os.path.split(os.path.abspath(path))
+    name = parse_name(file_name)
+    if name is None and _is_hashed(file_name):
+        try:
+            name = _mapped(os.path.join(folder, MAPPING), [file_name]).get(file_name)
+        except DumpFormatError:
+            return None
+    return name
+
+
+def _mapped(mapping: str, hashed: List[str]) -> Dict[str, Name]:
+    """The real names of ``hashed`` files. Rows ``number,real name`` can repeat, and the last one can be half written: the first good
+    one counts.
+
+    Raises:
+        DumpFormatError: mapping.csv can't be read.
+    """
+    wanted: Dict[str, List[str]] = {}
+    for file_name in hashed:
+        wanted.setdefault(_stem(file_name), []).append(file_name)
+    found: Dict[str, Name] = {}
+    with open_regular(mapping) as file:
+        if os.fstat(file.fileno()).st_size > _MOST_MAPPING_BYTES:
+            raise DumpFormatError("mapping.large", most=_MOST_MAPPING_BYTES)
+        with open(file.fileno(), "rb", closefd=False) as lines:
+            while True:
+                line = lines.readline(_MOST_LINE_BYTES)
+                if not line:
+                    return found
+                number, _, real = line.decode("utf-8", "replace").partition(",")
+                for file_name in wanted.get(_stem(number.strip().strip('"')), ()):
+                    name = _real_name(real.strip().strip('"'), file_name)
+                    if name is not None:
+                        found.setdefault(file_name, name)
+
+
+def _real_name(real: str, file_name: str) -> Optional[Name]:
+    """What a row says of a file; a statistics file's row may leave the ``.csv`` out, and a dump of the same operator has the same
+    number."""
+    statistics = file_name[-4:].lower() == ".csv"
+    if statistics != (real[-4:].lower() == ".csv"):
+        real = real + ".csv" if statistics else real[:-4]
+    return parse_name(real)
+
+
+def _stem(file_name: str) -> str:
+    return file_name[:-4] if file_name[-4:].lower() == ".csv" else file_name
+
+
+def _is_hashed(file_name: str) -> bool:
+    stem = _stem(file_name)
+    return stem.isdigit() and stem.isascii() and len(stem) <= _MOST_HASH_DIGITS
+
+
+def _is_ours(file_name: str) -> bool:
+    """Whether it is a file that this package keeps beside a dump."""
+    stem, dot, kind = file_name.rpartition(".")
+    return (stem == "report" and kind in ("json", "txt", "html")) or (kind == "json" and stem.startswith("session-"))
+
+
+def _looks_like_record(path: str) -> bool:
+    return os.path.basename(path).lower().startswith("opdebug.")
+
+
+def _inside(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
