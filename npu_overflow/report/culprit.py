@@ -14,7 +14,7 @@ __all__ = ["VERDICT_STYLES", "advice_text", "show_culprit"]
 
 _AI_CORES = ("AI Core", "AIC", "AIV")
 
-VERDICT_STYLES: Dict[str, str] = {"computed_here": "bad", "inherited": "warn", "internal": "bad", "padding_only": "good", "absorbed": "good", "unknown": "warn"}
+VERDICT_STYLES: Dict[str, str] = {"computed_here": "type", "inherited": "warn", "internal": "type", "padding_only": "good", "absorbed": "good", "unknown": "warn"}
 
 
 def show_culprit(screen: Screen, first: Operator, language: str) -> None:

@@ -7,8 +7,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from dataclasses import dataclass, field
-from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
+from typing import IO, Any, Dict, Mapping, Match, Optional, Tuple, Union
 
 __all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary"]
 
@@ -181,8 +182,8 @@ class Report:
         return result
 
     def to_json(self) -> str:
-        """The report as JSON text (schema 1), one indent of a blank."""
-        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        """The report as JSON text (schema 1), one indent of a blank. Characters that could steer a terminal are escaped."""
+        return _HIDDEN.sub(_escaped, json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
@@ -211,6 +212,14 @@ class Report:
         from npu_overflow.report import terminal
 
         terminal.print_report(self, file=file, language=language)
+
+
+#: outside strings JSON has none of these: control characters past ASCII, zero width and bidi characters, separators, surrogates
+_HIDDEN = re.compile("[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]")
+
+
+def _escaped(match: Match[str]) -> str:
+    return json.dumps(match.group())[1:-1]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,73 @@
+"""The command line, ``npu-overflow``. Every module here whose name has no leading underscore is a command.
+
+A command's module has
+
+    ALIASES = ("ac",)                       other names, may be empty
+    add_arguments(parser, say)              its options; ``say(code, **values)`` gives a text in the user's language
+    run(arguments) -> int                   does it and returns the exit status
+
+and its one-line help is the text ``cli.NAME.help``. So a new command is one new file and its texts.
+
+Exit status: 0 done, 1 could not do it, 2 wrong usage, 3 an overflow was found and ``--exit-code`` was given; 130 after Ctrl-C.
+Results go to standard output, progress, warnings and errors to standard error.
+"""
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import pkgutil
+import sys
+from typing import Any, Dict, List, Optional, Sequence
+
+from npu_overflow.cli import _shell
+from npu_overflow.report import texts
+from npu_overflow.version import __version__
+
+__all__ = ["commands", "main"]
+
+#: commands in the order of the help; others follow by name
+_ORDER = ("analyze", "show", "demo", "doctor")
+
+
+def commands() -> Dict[str, Any]:
+    """The modules of all commands by name, in the order in which the help lists them."""
+    names = [item.name for item in pkgutil.iter_modules(__path__) if not item.name.startswith("_")]
+    names.sort(key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name))
+    return {name: importlib.import_module("%s.%s" % (__name__, name)) for name in names}
+
+
+def _parser(found: Dict[str, Any], language: str) -> argparse.ArgumentParser:
+    say = functools.partial(texts.say, language=language)
+    parser = argparse.ArgumentParser(prog=_shell.PROGRAM, description=say("cli.description"), epilog=say("cli.epilog"), formatter_class=_shell.HelpFormatter)
+    parser.add_argument("--version", action="version", version="%s %s" % (_shell.PROGRAM, __version__))
+    chosen = parser.add_subparsers(dest="command", metavar="COMMAND", title=say("cli.commands"))
+    for name, module in found.items():
+        text = say("cli.%s.help" % name)
+        about = say("cli.%s.about" % name) if texts.known("cli.%s.about" % name) else text
+        command = chosen.add_parser(name, aliases=list(module.ALIASES), help=text, description=about, formatter_class=_shell.HelpFormatter)
+        module.add_arguments(command, say)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: arguments without the program's name; those of the process by default.
+
+    Returns:
+        The exit status.
+    """
+    language = texts.language_of_user()
+    parser = _parser(commands(), language)
+    given: Optional[List[str]] = None if argv is None else [str(item) for item in argv]
+    try:
+        arguments = parser.parse_args(given)
+    except SystemExit as stop:  # argparse has printed its help or its complaint
+        return stop.code if isinstance(stop.code, int) else 0
+    if arguments.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    return _shell.guarded(arguments.run, arguments, getattr(arguments, "language", None) or language)

@@ -1,0 +1,117 @@
+"""What all commands share: how they end, how they complain, and types of their arguments."""
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import traceback
+from typing import Any, Callable, List
+
+from npu_overflow.errors import NpuOverflowError
+from npu_overflow.report import texts
+from npu_overflow.report.escape import clean
+from npu_overflow.report.flow import plain, wrap
+
+__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "write_out"]
+
+PROGRAM = "npu-overflow"
+
+#: set to anything, an internal error prints its traceback
+TRACEBACK = "NPU_OVERFLOW_TRACEBACK"
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help that keeps the lines of descriptions and is no wider than reads well."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        options.setdefault("max_help_position", 28)
+        options.setdefault("width", min(100, shutil.get_terminal_size().columns - 2))
+        super().__init__(prog, **options)
+
+    def _split_lines(self, text: str, width: int) -> List[str]:
+        """Help of an option in lines; Chinese takes two cells a character and breaks anywhere."""
+        return [plain(line) for line in wrap([(text, "")], width)]
+
+
+def count(text: str) -> int:
+    """An argument that is a whole number of at least 0."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(texts.say("cli.count", texts.language_of_user(), value=repr(text)))
+    return value
+
+
+def complain(message: str, hint: str = "") -> None:
+    """An error on standard error, without a traceback."""
+    lines = ["%s: %s" % (PROGRAM, clean(message, 4000))]
+    if hint:
+        lines.append("  " + clean(hint, 4000))
+    text = "".join(line + "\n" for line in lines)
+    try:
+        sys.stderr.write(text)
+    except UnicodeEncodeError:
+        sys.stderr.write(text.encode("ascii", "backslashreplace").decode("ascii"))
+    sys.stderr.flush()
+
+
+def complain_of(error: NpuOverflowError, language: str) -> int:
+    """Print one of the package's errors; returns its exit status."""
+    complain(error.message(language), error.hint(language))
+    return error.exit_status
+
+
+def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, language: str) -> int:
+    """Run a command; every way it can end becomes an exit status and at most a message."""
+    try:
+        status = run(arguments)
+        sys.stdout.flush()
+        return status
+    except NpuOverflowError as error:
+        return complain_of(error, language)
+    except KeyboardInterrupt:
+        complain(texts.say("cli.interrupted", language))
+        return INTERRUPTED
+    except BrokenPipeError:
+        return _reader_left()
+    except OSError as error:
+        complain(texts.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
+        return FAILED
+    except MemoryError:
+        complain(texts.say("cli.memory", language))
+        return FAILED
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
+        complain(texts.say("cli.internal", language, what="%s: %s" % (type(error).__name__, error)), texts.say("cli.internal.hint", language, variable=TRACEBACK))
+        return FAILED
+
+
+def _reader_left() -> int:
+    """The reader of a pipe has read enough, as ``head`` does; nothing is wrong."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # no file behind it: nothing will be flushed at exit
+        pass
+    return DONE
+
+
+def write_out(text: str) -> None:
+    """``text`` on standard output, whatever its encoding; JSON stays JSON, because there an escape means the same."""
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:
+        sys.stdout.write("".join(char if ord(char) < 0x80 else _escaped(char) for char in text))
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if code < 0x10000:
+        return "\\u%04x" % code
+    code -= 0x10000
+    return "\\u%04x\\u%04x" % (0xD800 + (code >> 10), 0xDC00 + (code & 0x3FF))

@@ -1,0 +1,80 @@
+"""``npu-overflow analyze``: what an overflow dump says."""
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any, Callable, List, Optional
+
+from npu_overflow.cli import _shell
+from npu_overflow.errors import NpuOverflowError
+from npu_overflow.options import DEFAULT_DUMP_PATH
+from npu_overflow.report import texts
+from npu_overflow.report.model import Report
+
+__all__ = ["ALIASES", "add_arguments", "found_overflow", "run"]
+
+#: as in the vendor's tool
+ALIASES = ("ac",)
+
+#: operators that the terminal shows unless told
+LIMIT = 3
+
+FOUND = 3
+
+
+def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
+    parser.add_argument("path", nargs="*", metavar="PATH", help=say("cli.analyze.path", default=DEFAULT_DUMP_PATH))
+    parser.add_argument("--json", action="store_true", help=say("cli.analyze.json"))
+    parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.analyze.limit", default=LIMIT))
+    parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
+    parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
+    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--exit-code", action="store_true", help=say("cli.analyze.exit_code"))
+    parser.add_argument("--quiet", action="store_true", help=say("cli.analyze.quiet"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu_overflow.analysis.analyzer import analyze
+
+    paths = arguments.path or [DEFAULT_DUMP_PATH]
+    language = arguments.language or texts.language_of_user()
+    limit: Optional[int] = arguments.limit if arguments.json or arguments.limit is not None else LIMIT
+    reports: List[Report] = []
+    status = 0
+    for path in paths:
+        try:
+            report = analyze(path, run=arguments.run_name, limit=limit, mode=arguments.mode, progress=not arguments.quiet and sys.stderr.isatty())
+        except NpuOverflowError as error:
+            # the other paths are still worth reading
+            status = max(status, _shell.complain_of(error, language))
+            continue
+        reports.append(report)
+        if not arguments.json and not arguments.quiet:
+            _print(report, len(paths) > 1, limit, language)
+    if arguments.json and reports:
+        _print_json(reports, len(paths) > 1)
+    if status == 0 and arguments.exit_code and any(found_overflow(report) for report in reports):
+        return FOUND
+    return status
+
+
+def found_overflow(report: Report) -> bool:
+    """Whether there is something to act on; ``absorbed`` values are not."""
+    return report.first is not None or report.reason is not None
+
+
+def _print(report: Report, several: bool, limit: Optional[int], language: str) -> None:
+    from npu_overflow.report.escape import clean
+    from npu_overflow.report.terminal import print_report
+
+    if several:
+        _shell.write_out("== %s\n" % clean(report.path))
+    print_report(report, language=language, limit=limit)
+    if several:
+        _shell.write_out("\n")
+
+
+def _print_json(reports: List[Report], several: bool) -> None:
+    """One object for one path, a list of them for several."""
+    bodies: List[Any] = [report.to_json() for report in reports]
+    _shell.write_out(("[\n%s\n]\n" % ",\n".join(bodies)) if several else bodies[0] + "\n")
