@@ -63,8 +63,8 @@ MESSAGES: Dict[str, List[Tuple[str, int, str, bool]]] = {
 }
 
 
-def _build() -> Any:
-    """The class of DumpData."""
+def _build() -> Tuple[Any, Dict[str, Any]]:
+    """The pool and the classes of all messages."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="npu_overflow_dump.proto", package=_PACKAGE, syntax="proto3")
     for message, fields in MESSAGES.items():
@@ -79,14 +79,14 @@ def _build() -> Any:
                 one.type = getattr(kinds, "TYPE_" + kind.upper())
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
-    descriptor = pool.FindMessageTypeByName(_PACKAGE + ".DumpData")
     # 3.x has only the factory's method, 7 only the function
-    if hasattr(message_factory, "GetMessageClass"):
-        return message_factory.GetMessageClass(descriptor)
-    return message_factory.MessageFactory(pool).GetPrototype(descriptor)
+    made = message_factory.GetMessageClass if hasattr(message_factory, "GetMessageClass") else message_factory.MessageFactory(pool).GetPrototype
+    return pool, {message: made(pool.FindMessageTypeByName("%s.%s" % (_PACKAGE, message))) for message in MESSAGES}
 
 
-DumpData: Any = _build()
+# every class and the pool are kept: 4.x crashes on a message whose class was garbage collected
+_POOL, _CLASSES = _build()
+DumpData: Any = _CLASSES["DumpData"]
 
 
 def parse(header: bytes) -> Any:
