@@ -31,4 +31,27 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "report.missing": ("The report lacks the field {field}.", "报告缺少字段 {field}。"),
     "report.wrong_field": ("The report's field {field} is {value}, which is of another type.", "报告字段 {field} 的值为 {value}，类型不符。"),
+    "path.missing": ("There is no {path}.", "{path} 不存在。"),
+    "path.missing.hint": (
+        "Give the dump_path of the training, a folder in it, or one file.",
+        "请给出训练的 dump_path、其中的某个目录或单个文件。",
+    ),
+    "path.unreadable": ("{path} can't be read: {reason}.", "无法读取 {path}：{reason}。"),
+    "path.unreadable.hint": ("Check its permissions.", "请检查访问权限。"),
+    "path.special": ("{path} is a FIFO, socket or device.", "{path} 是管道、套接字或设备。"),
+    "path.special.hint": ("Accepted is a folder of dumps or one dump file.", "应为 dump 目录或单个 dump 文件。"),
+    "path.no_dump": (
+        "{path} holds no dump file; what lies there is of another kind, such as {example}.",
+        "{path} 中没有 dump 文件，只有其他类型的文件，例如 {example}。",
+    ),
+    "path.no_dump.hint": (
+        "Give the dump_path of the training: the folder that holds {{time}}/{{device_id}}/…",
+        "请给出训练的 dump_path，即包含 {{time}}/{{device_id}}/… 的目录。",
+    ),
+    "path.not_a_dump": ("{path} is no dump file by its name.", "从文件名看，{path} 不是 dump 文件。"),
+    "path.not_a_dump.hint": (
+        "Names are OpType.op_name.task_id.stream_id.timestamp; a name that is only a number needs mapping.csv beside it.",
+        "文件名格式为 OpType.op_name.task_id.stream_id.timestamp；仅为数字的文件名需要同目录的 mapping.csv。",
+    ),
+    "path.no_run": ("There is no run {run}. Runs here: {known}.", "没有名为 {run} 的运行。可用的运行：{known}。"),
 }
