@@ -1,0 +1,279 @@
+"""From a dump tree to a report: which operator overflowed first, why, and what to do."""
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from npu_overflow.analysis import opening, runfacts
+from npu_overflow.analysis.chain import producers
+from npu_overflow.analysis.hostfacts import HostFacts
+from npu_overflow.analysis.opening import Opened
+from npu_overflow.analysis.operators import Context, operator_of
+from npu_overflow.analysis.progress import Progress
+from npu_overflow.analysis.remarks import remarks_of
+from npu_overflow.analysis.selection import Found, Selection, read_records
+from npu_overflow.analysis.steps import before_each, first_of, in_steps
+from npu_overflow.analysis.verdict import verdict
+from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
+from npu_overflow.errors import PathError, UsageError
+from npu_overflow.manifest import Manifest, read_manifests
+from npu_overflow.options import DEFAULT_DUMP_PATH
+from npu_overflow.report import texts
+from npu_overflow.report.model import Problem, Remark, Report
+from npu_overflow.version import __version__
+
+__all__ = ["MODES", "analyze"]
+
+MODES = ("saturation", "inf_nan")
+
+
+def analyze(path: str = DEFAULT_DUMP_PATH, *, run: Optional[str] = None, limit: Optional[int] = None, mode: Optional[str] = None, progress: bool = False) -> Report:
+    """Find the operators that overflowed, the first of them, and why.
+
+    Args:
+        path: a dump tree's root, any folder in it, or one file of it.
+        run: name of a time folder, or "all"; None takes the newest run.
+        limit: operators that are opened, the first finding and those after it before others; None opens all.
+        mode: "saturation" or "inf_nan", where neither a manifest says it nor the records are right.
+        progress: say on standard error how far it is; an interrupt (Ctrl-C) then ends it with what was found so far.
+
+    Returns:
+        the report. Damaged files are its ``problems``, never an exception.
+
+    Raises:
+        UsageError: a mode or limit that is not accepted.
+        PathError: nothing to analyze there, or no such run.
+    """
+    if mode is not None and mode not in MODES:
+        raise UsageError("option.choice", name="mode", value=repr(mode), accepted=", ".join(map(repr, MODES)))
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        raise UsageError("option.whole", name="limit", value=repr(limit), least=0)
+    path = os.fspath(path)
+    tree = _find(path)
+    facts = runfacts.read_run_facts(tree)
+    selected = tree.select(run, facts.run_ids)
+    return _Analysis(path, selected, facts, limit, mode, Progress(progress), progress).report()
+
+
+def _find(path: str) -> Tree:
+    """The tree; a folder that holds nothing but manifests is an empty one (a collection that found nothing)."""
+    try:
+        return find(path)
+    except PathError:
+        if os.path.isdir(path) and read_manifests(path):
+            return Tree(os.path.abspath(path))
+        raise
+
+
+class _Analysis:
+    """One analysis on its way from the tree to the report."""
+
+    def __init__(
+        self, path: str, tree: Tree, facts: runfacts.RunFacts, limit: Optional[int], mode: Optional[str], progress: Progress, interruptible: bool
+    ) -> None:
+        self.path = path
+        self.tree = tree
+        self.facts = facts
+        self.limit = limit
+        self.given_mode = mode
+        self.progress = progress
+        self.interruptible = interruptible
+        self.remarks: List[Tuple[str, Mapping[str, Any]]] = []
+        self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
+        self.manifests = facts.of_runs({entry.place.run for entry in tree.records} or {tree.run})
+
+    def report(self) -> Report:
+        """Do it all."""
+        selection = self._select()
+        operators = self._operators(selection)
+        self._look_at_hosts(operators)
+        first = first_of(operators)
+        self._open(operators, first)
+        verdicts = [self._verdict(opened) for opened in operators]
+        made_by = producers(operators, [index for index, word in enumerate(verdicts) if word == "inherited"])
+        context = self._context(operators, verdicts, made_by)
+        result = tuple(operator_of(context, index) for index in range(len(operators)))
+        for opened in operators:
+            self.problems.extend(opened.problems)
+        self.remarks.extend((code, dict(values, file=self._relative(file))) for file, code, values in selection.remarks)
+        self.remarks.extend(remarks_of(context))
+        self._unfinished()
+        host_core = next((opened.host.core for opened in operators if opened.host is not None), None)
+        ranked = self.manifests[0] if len(self.manifests) == 1 else None
+        return Report(
+            path=self.path,
+            version=__version__,
+            run=self.tree.run,
+            mode=self._report_mode(operators, first),
+            records=len(self.tree.records),
+            rank=ranked.rank if ranked else None,
+            world_size=self.manifests[0].world_size if self.manifests else None,
+            host=runfacts.host_of(self.manifests, host_core),
+            first_index=first,
+            operators=result,
+            problems=self._listed_problems(),
+            remarks=self._listed_remarks(),
+            loss_scale=runfacts.loss_scale_of(self.manifests),
+            reason=None if first is not None else next((manifest.reason for manifest in self.manifests if manifest.reason), None),
+        )
+
+    # -- entries
+
+    def _select(self) -> Selection:
+        selection = read_records(self.tree, lambda done, total: self.progress.step("progress.records", done, total))
+        self.problems.extend(selection.problems)
+        single = self.tree.single
+        if single is not None and single.name.kind != "record":
+            found = [item for item in selection.found if self._is_dump_of(item, single.path)]
+            selection.found = found or [Found(single, None)]
+        return selection
+
+    def _is_dump_of(self, found: Found, path: str) -> bool:
+        candidates = opening.candidates_of(self.tree, found)
+        return any(entry.path == path for entry in candidates[:1]) or (
+            any(entry.path == path for entry in candidates) and candidates[0].name.op_name == _name_of(candidates, path)
+        )
+
+    def _operators(self, selection: Selection) -> List[Opened]:
+        return [Opened(found, opening.candidates_of(self.tree, found)) for found in selection.found]
+
+    def _look_at_hosts(self, operators: Sequence[Opened]) -> None:
+        """On a tree of the host collector each operator's own file says what it is: open all, without reading tensors."""
+        runs: Dict[Optional[str], List[Opened]] = {}
+        for opened in operators:
+            runs.setdefault(opened.found.entry.place.run, []).append(opened)
+        for members in runs.values():
+            if not self._is_host(members):
+                continue
+            for opened in members:
+                if not opened.looked:
+                    opening.look(opened)
+            cores = [opened.host.core for opened in members if opened.host is not None]
+            for opened in members:
+                if opened.host is None:
+                    opened.host = HostFacts(core=cores[0] if cores else "CPU")
+
+    def _is_host(self, members: Sequence[Opened]) -> bool:
+        manifest = self.facts.of_entry(members[0].found.entry)
+        if manifest is not None and manifest.collector is not None:
+            return manifest.collector == "host"
+        for opened in members[:5]:
+            if opened.candidates and not opened.looked:
+                opening.look(opened)
+            if opened.dump is not None:
+                return opened.host is not None
+        return False
+
+    # -- tensors
+
+    def _open(self, operators: Sequence[Opened], first: Optional[int]) -> None:
+        """Read the operators that are to be shown."""
+        order = _opening_order(len(operators), first)
+        chosen = order if self.limit is None else order[: self.limit]
+        try:
+            for done, index in enumerate(chosen):
+                self.progress.step("progress.operators", done, len(chosen))
+                opened = operators[index]
+                if not opened.looked:
+                    opening.look(opened)
+                opening.count_tensors(opened, self._mode(opened))
+        except KeyboardInterrupt:
+            if not self.interruptible:
+                raise
+            self.remarks.append(("remark.interrupted", {"done": done, "total": len(chosen)}))
+
+    def _mode(self, opened: Opened) -> Optional[str]:
+        """Overflow mode of one entry: the manifest's, the user's, else as the record's layout tells."""
+        manifest = self.facts.of_entry(opened.found.entry)
+        if manifest is not None and manifest.mode is not None:
+            return manifest.mode
+        if opened.host is not None:
+            return "inf_nan"
+        if self.given_mode is not None:
+            return self.given_mode
+        return {"old": "saturation", "magic": "inf_nan"}.get(opened.found.layout)
+
+    def _report_mode(self, operators: Sequence[Opened], first: Optional[int]) -> Optional[str]:
+        if operators:
+            found = self._mode(operators[first or 0])
+        else:
+            found = next((manifest.mode for manifest in self.manifests if manifest.mode), self.given_mode)
+        if self.given_mode is not None and found != self.given_mode:
+            self.remarks.append(("remark.mode_known", {"mode": found, "given": self.given_mode}))
+        return found
+
+    def _verdict(self, opened: Opened) -> str:
+        if opened.host is not None and opened.host.role == "absorbed":
+            return "absorbed"
+        return verdict(opened.inputs, opened.outputs)
+
+    # -- what else is known
+
+    def _context(self, operators: Sequence[Opened], verdicts: Sequence[str], made_by: Mapping[int, int]) -> Context:
+        manifests = [self.facts.of_entry(opened.found.entry) for opened in operators]
+        train_steps = [_train_step(opened, manifest) for opened, manifest in zip(operators, manifests)]
+        drops = [manifest.drops[-1] for manifest in self.manifests if manifest.drops]
+        return Context(
+            operators=operators,
+            verdicts=verdicts,
+            made_by=made_by,
+            modes=[self._mode(opened) for opened in operators],
+            mode_is_known=[bool(self.given_mode or (manifest is not None and manifest.mode)) for manifest in manifests],
+            ranks=[manifest.rank if manifest is not None else None for manifest in manifests],
+            train_steps=train_steps,
+            steps=in_steps(operators, train_steps),
+            before=before_each(operators, verdicts),
+            loss_scale=min((after for _, _, after in drops), default=None),
+            relative=self._relative,
+        )
+
+    def _unfinished(self) -> None:
+        """Files that were never renamed into place: their step was not finished, and what is in them is not shown."""
+        steps: Set[str] = set()
+        for path in self.tree.unfinished:
+            step = place_of(os.path.dirname(path)).data_index
+            steps.add("?" if step is None else str(step))
+        for step_text in sorted(steps):
+            self.remarks.append(("remark.unfinished", {"step": step_text}))
+
+    def _relative(self, path: str) -> str:
+        """As the report names files: relative to the tree, with "/"."""
+        return os.path.relpath(path, self.tree.root).replace(os.sep, "/")
+
+    def _listed_problems(self) -> Tuple[Problem, ...]:
+        """Each once, even where several entries share a file."""
+        result: List[Problem] = []
+        for item in self.problems:
+            values = dict(item.values)
+            problem = Problem(self._relative(item.path), texts.say(item.code, "en", **values), item.code, values)
+            if problem not in result:
+                result.append(problem)
+        return tuple(result)
+
+    def _listed_remarks(self) -> Tuple[Remark, ...]:
+        remarks = self.remarks + [(code, dict(values)) for manifest in self.manifests for code, values in manifest.remarks]
+        result: List[Remark] = []
+        for code, values in remarks:
+            remark = Remark(texts.say(code, "en", **values), code, dict(values))
+            if remark not in result:
+                result.append(remark)
+        return tuple(result)
+
+
+def _name_of(candidates: Sequence[Any], path: str) -> Optional[str]:
+    return next((entry.name.op_name for entry in candidates if entry.path == path), None)
+
+
+def _opening_order(count: int, first: Optional[int]) -> List[int]:
+    """Indices in the order in which they are worth opening: from the first finding on, then backwards from it."""
+    start = first or 0
+    return list(range(start, count)) + list(range(start - 1, -1, -1))
+
+
+def _train_step(opened: Opened, manifest: Optional[Manifest]) -> Optional[int]:
+    if opened.host is not None and opened.host.train_step is not None:
+        return opened.host.train_step
+    index = opened.found.entry.place.data_index
+    if manifest is None or index is None:
+        return index if opened.host is not None else None
+    return manifest.train_steps.get(index, index if opened.host is not None else None)

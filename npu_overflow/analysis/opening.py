@@ -1,0 +1,130 @@
+"""An entry's operator: which file is its dump, what it is called, what stands in its tensors."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from npu_overflow.analysis.hostfacts import HostFacts, host_facts
+from npu_overflow.analysis.selection import Found
+from npu_overflow.analysis.statistics import Facts, summarize, unread, with_statistics
+from npu_overflow.dump.layout import Entry, FileProblem, Tree
+from npu_overflow.dump.reader import OperatorDump, open_operator
+from npu_overflow.dump.tensor import Tensor
+from npu_overflow.errors import DumpFormatError
+
+__all__ = ["Opened", "candidates_of", "count_tensors", "look"]
+
+
+@dataclass
+class Opened:
+    """One entry and what is known of its operator so far.
+
+    Args:
+        found: the entry.
+        candidates: files that can be its dump, best first.
+        looked: its dump was opened, or that was tried.
+        dump: the open dump, between ``look`` and ``count_tensors``.
+        full_name: the operator's name inside the dump.
+        statistics: its dump is a statistics file, which holds no elements.
+        host: what the host collector wrote, or None.
+        inputs, outputs: facts of the tensors; None before they are counted.
+        problems: what is wrong with its files.
+    """
+
+    found: Found
+    candidates: Sequence[Entry] = ()
+    looked: bool = False
+    dump: Optional[OperatorDump] = None
+    full_name: Optional[str] = None
+    statistics: bool = False
+    host: Optional[HostFacts] = None
+    inputs: Optional[Tuple[Facts, ...]] = None
+    outputs: Optional[Tuple[Facts, ...]] = None
+    problems: List[FileProblem] = field(default_factory=list)
+
+    @property
+    def op_type(self) -> Optional[str]:
+        """From the file name (only there the type stands), or from the host collector."""
+        if self.host is not None and self.host.op_type:
+            return self.host.op_type
+        return self.candidates[0].name.op_type or None if self.candidates else None
+
+    @property
+    def op_name(self) -> Optional[str]:
+        """The full name where the dump was opened, else as the file name has it."""
+        if self.host is not None and self.host.op_name:
+            return self.host.op_name
+        if self.full_name:
+            return self.full_name
+        return self.candidates[0].name.op_name or None if self.candidates else None
+
+    @property
+    def key(self) -> Optional[Tuple[str, str]]:
+        """The operator across steps, from names alone, so that it doesn't matter which were opened; None where nothing is known."""
+        name = self.candidates[0].name if self.candidates else None
+        return (name.op_type, name.op_name) if name is not None else None
+
+    @property
+    def dump_file(self) -> Optional[str]:
+        """Absolute path of the dump, damaged ones included."""
+        return self.candidates[0].path if self.candidates else None
+
+    @property
+    def core(self) -> str:
+        """Who reports it: a core of the NPU, or "CPU" or "GPU"."""
+        if self.host is not None:
+            return self.host.core
+        return self.found.part.core if self.found.part is not None else ""
+
+
+def candidates_of(tree: Tree, found: Found) -> Sequence[Entry]:
+    """Files that can be the dump of an entry, best first."""
+    part = found.part
+    if part is None:
+        return [found.entry]
+    return tree.dumps_of(found.entry, part.task_id, part.stream_id, part.context_id, part.thread_id)
+
+
+def look(opened: Opened) -> None:
+    """Open the operator's dump without reading its tensors. A missing or damaged one becomes a problem."""
+    part = opened.found.part
+    opened.looked = True
+    if not opened.candidates:
+        values = {} if part is None else {"task": part.task_id, "stream": part.stream_id}
+        opened.problems.append(FileProblem(opened.found.entry.path, "problem.no_dump", values))
+        return
+    path = opened.candidates[0].path
+    try:
+        opened.dump = open_operator(opened.candidates)
+    except DumpFormatError as error:
+        opened.problems.append(FileProblem.of(path, error))
+        return
+    opened.full_name = opened.dump.op_name or None
+    opened.statistics = any(tensor.statistics is not None for tensor in opened.dump.inputs + opened.dump.outputs)
+    if opened.dump.problem is not None:
+        opened.problems.append(opened.dump.problem)
+    if opened.dump.host is not None:
+        opened.host = host_facts(opened.dump.host)
+
+
+def count_tensors(opened: Opened, mode: Optional[str]) -> None:
+    """Read the tensors of a dump that was opened by ``look``, and let go of it."""
+    dump = opened.dump
+    if dump is None:
+        return
+    given = opened.host.tensors if opened.host is not None else {}
+    opened.inputs = tuple(_facts(tensor, mode, given, opened) for tensor in dump.inputs)
+    opened.outputs = tuple(_facts(tensor, mode, given, opened) for tensor in dump.outputs)
+    opened.dump = None
+
+
+def _facts(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], opened: Opened) -> Facts:
+    known = given.get("%s.%d" % (tensor.side, tensor.index))
+    if known is not None:
+        return with_statistics(tensor, mode, known)
+    try:
+        return summarize(tensor, mode)
+    except DumpFormatError as error:
+        path = opened.dump.path if opened.dump is not None else opened.found.entry.path
+        opened.problems.append(FileProblem.of(path, error))
+        return unread(tensor, "cut")

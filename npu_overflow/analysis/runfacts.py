@@ -1,0 +1,119 @@
+"""What the manifests beside a dump say of it: mode, ranks, training steps, loss scale. Without any, everything still works."""
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from npu_overflow.dump.layout import Entry, FileProblem, Tree
+from npu_overflow.manifest import Manifest, read_manifests
+from npu_overflow.report.model import LossScale
+
+__all__ = ["RunFacts", "read_run_facts"]
+
+#: folders above the given path that can hold its manifests: {time}, and {dump_path} above it
+_LEVELS = 6
+
+
+@dataclass
+class RunFacts:
+    """The manifests of a tree by time folder; "" holds those of {dump_path} itself, whose process has no time folder yet."""
+
+    by_run: Dict[str, List[Manifest]] = field(default_factory=dict)
+    problems: List[FileProblem] = field(default_factory=list)
+
+    @property
+    def run_ids(self) -> Mapping[str, str]:
+        """Time folder -> run id."""
+        return {run: found[0].run_id for run, found in self.by_run.items() if run and found[0].run_id}
+
+    def of_runs(self, runs: Iterable[Optional[str]]) -> List[Manifest]:
+        """The manifests of these time folders; where they have none, those that still wait for a time folder."""
+        found = [manifest for run in sorted({run or "" for run in runs}) for manifest in self.by_run.get(run, ())]
+        return found or list(self.by_run.get("", ()))
+
+    def of_entry(self, entry: Entry) -> Optional[Manifest]:
+        """The manifest of the process that wrote a file: of its time folder, and of its device where several lie there."""
+        found = self.of_runs([entry.place.run])
+        same = [manifest for manifest in found if manifest.device == entry.place.device]
+        return same[0] if same else (found[0] if len(found) == 1 else None)
+
+
+def read_run_facts(tree: Tree) -> RunFacts:
+    """Read the manifests of every run of ``tree``, which was not yet narrowed to one run."""
+    result = RunFacts()
+    for run, folder in sorted(_folders(tree).items(), key=lambda pair: pair[1]):
+        found = read_manifests(folder)
+        result.problems.extend(FileProblem(problem.file, problem.code, problem.values) for problem in found.problems)
+        if found:
+            result.by_run.setdefault(run[0], []).extend(found)
+    return result
+
+
+def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
+    """(time folder or "", path) -> folder to look in: the root, the time folders in and above it, and what they lie in."""
+    result: Dict[Tuple[str, str], str] = {}
+
+    def add(folder: str) -> None:
+        name = os.path.basename(folder)
+        run = name if name.isdigit() and len(name) >= 14 else ""
+        result[(run, folder)] = folder
+
+    add(tree.root)
+    for entry in tree.records + tree.dumps:
+        folder = _time_folder(entry)
+        if folder is not None and ("", os.path.dirname(folder)) not in result:
+            add(os.path.dirname(folder))
+        if folder is not None:
+            add(folder)
+    folder = tree.root
+    for _ in range(_LEVELS):
+        name = os.path.basename(folder)
+        if name.isdigit() and len(name) >= 14:
+            add(folder)
+            add(os.path.dirname(folder))
+            break
+        folder = os.path.dirname(folder)
+    return result
+
+
+def _time_folder(entry: Entry) -> Optional[str]:
+    """The {time} folder above a file, or None."""
+    if entry.place.run is None:
+        return None
+    folder = os.path.dirname(entry.path)
+    for _ in range(_LEVELS):
+        if os.path.basename(folder) == entry.place.run:
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def loss_scale_of(manifests: List[Manifest]) -> Optional[LossScale]:
+    """What the watch saw. The loss scale is the same on every rank; the rate is the highest of them."""
+    if not manifests:
+        return None
+    drops = max((manifest.drops for manifest in manifests), key=len)
+    rates = [manifest.rate for manifest in manifests if manifest.rate is not None]
+    names: List[str] = []
+    for manifest in manifests:
+        for optimizer in manifest.optimizers:
+            name = optimizer.get("name")
+            if isinstance(name, str) and name not in names:
+                names.append(name)
+    return LossScale(tuple((int(step), float(before), float(after)) for step, before, after in drops), max(rates, default=None), tuple(names))
+
+
+def host_of(manifests: List[Manifest], core: Optional[str]) -> Optional[Mapping[str, Any]]:
+    """Facts of the process for a tree of the host collector, None for one of an NPU.
+
+    Args:
+        core: "CPU" or "GPU" where an operator's own file says that it ran there.
+    """
+    hosts = [manifest for manifest in manifests if manifest.collector == "host"]
+    if core is None and not hosts:
+        return None
+    facts: Dict[str, Any] = {"collector": "host", "core": core}
+    if hosts:
+        facts.update(hostname=hosts[0].hostname, pid=hosts[0].pid, versions=dict(hosts[0].versions))
+    return facts
