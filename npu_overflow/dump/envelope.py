@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Dict, Optional
+from io import FileIO
+from typing import Any, Dict, Optional
 
 from npu_overflow.dump import schema
 from npu_overflow.dump.files import open_regular, read_exactly
@@ -33,7 +34,7 @@ class Source:
     device: int
     inode: int
 
-    def open(self) -> BinaryIO:
+    def open(self) -> FileIO:
         """The file, opened anew.
 
         Raises:

@@ -4,7 +4,8 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Mapping
+from io import FileIO
+from typing import Any, Mapping
 
 from npu_overflow.errors import DumpFormatError, NpuOverflowError
 
@@ -34,7 +35,7 @@ class FileProblem:
         return cls(path, error.code, dict(error.values))
 
 
-def open_regular(path: str) -> BinaryIO:
+def open_regular(path: str) -> FileIO:
     """Open a regular file for reading, unbuffered.
 
     Raises:
@@ -55,7 +56,7 @@ def open_regular(path: str) -> BinaryIO:
         raise
 
 
-def read_exactly(file: BinaryIO, count: int) -> bytes:
+def read_exactly(file: FileIO, count: int) -> bytes:
     """The next ``count`` bytes.
 
     Raises:

@@ -108,7 +108,7 @@ def _place_z(shape: Shape, layout: str, user: Dict[str, int]) -> Placed:
 
 def _fractal_nz(shape: Shape, original: Shape, named: Optional[str]) -> Optional[Placed]:
     """FRACTAL_NZ (…, N1, M1, M0, N0) of (…, M, N); a single axis counts as (1, N)."""
-    matrix = original if len(original) != 1 else (1,) + original
+    matrix = original if len(original) != 1 else (1, *original)
     if len(shape) < 4 or len(matrix) != len(shape) - 2 or tuple(matrix[:-2]) != tuple(shape[:-4]):
         return None
     columns_blocks, rows_blocks, row_block, column_block = shape[-4:]

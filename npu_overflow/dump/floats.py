@@ -47,14 +47,17 @@ def _hifloat8() -> np.ndarray:
     return table
 
 
+#: prefix, its bits, the exponent bits that follow
+_HIFLOAT8_PREFIXES = ((0b11, 2, 4), (0b10, 2, 3), (0b01, 2, 2), (0b001, 3, 1), (0b0001, 4, 0))
+
+
 def _hifloat8_value(code: int) -> float:
     """One code: a sign, a prefix of two to four bits that tells how many exponent bits follow, the exponent, the mantissa."""
     sign = -1.0 if code & 0x80 else 1.0
-    for prefix, length, exponent_bits in ((0b11, 2, 4), (0b10, 2, 3), (0b01, 2, 2), (0b001, 3, 1), (0b0001, 4, 0)):
-        if (code & 0x7F) >> (7 - length) == prefix:
-            break
-    else:
+    found = [(length, exponent_bits) for prefix, length, exponent_bits in _HIFLOAT8_PREFIXES if (code & 0x7F) >> (7 - length) == prefix]
+    if not found:
         return sign * 2.0 ** ((code & 7) - 23)
+    length, exponent_bits = found[0]
     mantissa_bits = 7 - length - exponent_bits
     mantissa = 1 + (code & ((1 << mantissa_bits) - 1)) / 2.0**mantissa_bits
     field = code >> mantissa_bits & ((1 << exponent_bits) - 1)
@@ -86,7 +89,8 @@ def decode(items: np.ndarray, dtype: str) -> np.ndarray:
         float32 for bfloat16 and 8-bit floats, bool, complex64 or complex128 for complex types; other types as they are.
     """
     if dtype in TABLES:
-        return TABLES[dtype][items]
+        values: np.ndarray = TABLES[dtype][items]
+        return values
     if dtype == "bfloat16":
         return (items.astype(np.uint32) << 16).view(np.float32)
     if dtype == "bool":

@@ -28,7 +28,7 @@ class Index:
         self._exact: Dict[Tuple[int, Optional[int], Optional[int], Optional[int]], List[Entry]] = {}
         for ids, entries in self._by_ids.items():
             for entry in entries:
-                self._exact.setdefault(ids + (entry.name.context_id, entry.name.thread_id), []).append(entry)
+                self._exact.setdefault((*ids, entry.name.context_id, entry.name.thread_id), []).append(entry)
 
     def nearest(self, time: int, task_id: int, stream_id: int, context_id: Optional[int], thread_id: Optional[int]) -> List[Entry]:
         """Dumps of these ids, nearest in time first. Old files name no stream: there the task decides."""

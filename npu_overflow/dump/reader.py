@@ -58,8 +58,9 @@ def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
     name = name_of(path) if name is None else name
     if (name is not None and name.kind == "statistics") or path.lower().endswith(".csv"):
         sides, trouble = stats_csv.read_statistics(path)
-        problem = None if trouble is None else FileProblem(path, *trouble)
-        return OperatorDump(path, "", name.timestamp if name else 0, sides["input"], sides["output"], problem=problem, name=name)
+        return OperatorDump(
+            path, "", name.timestamp if name else 0, sides["input"], sides["output"], problem=FileProblem(path, *trouble) if trouble else None, name=name
+        )
     envelope = open_envelope(path)
     message = envelope.message
     host = untrusted_json(message.host) if message.host else None

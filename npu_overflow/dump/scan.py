@@ -222,7 +222,7 @@ def _is_hashed(file_name: str) -> bool:
 
 def _is_ours(file_name: str) -> bool:
     """Whether it is a file that this package keeps beside a dump."""
-    stem, dot, kind = file_name.rpartition(".")
+    stem, _, kind = file_name.rpartition(".")
     return (stem == "report" and kind in ("json", "txt", "html")) or (kind == "json" and stem.startswith("session-"))
 
 

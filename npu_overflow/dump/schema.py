@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["DumpData", "HOST_FIELD", "MESSAGES", "parse"]
+__all__ = ["HOST_FIELD", "MESSAGES", "DumpData", "parse"]
 
 #: field of DumpData that carries the host collector's JSON; every other parser skips it
 HOST_FIELD = 15000

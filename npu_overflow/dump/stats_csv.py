@@ -4,7 +4,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from npu_overflow.dump import codes
 from npu_overflow.dump.files import open_regular, read_exactly
@@ -34,7 +34,7 @@ _TYPES = {"float": "float32", "double": "float64", "bf16": "bfloat16"}
 Number = Union[int, float]
 
 
-def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Dict[str, Any]]]]:
+def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
     """The tensors of a statistics file by side ("input", "output"), and (code, values) of rows that could not be read, or None.
 
     Raises:
@@ -57,7 +57,7 @@ def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[
         raise DumpFormatError("statistics.rows", reason=str(error)) from error
 
 
-def _tensors(columns: List[str], rows: Any, ended: bool) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Dict[str, Any]]]]:
+def _tensors(columns: List[str], rows: Any, ended: bool) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
     sides: Dict[str, List[Tensor]] = {"input": [], "output": []}
     bad = 0
     for number, row in enumerate(rows):

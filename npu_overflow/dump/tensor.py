@@ -6,6 +6,7 @@ any other; over a gigabyte in the page cache reading into one buffer costs a fif
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
@@ -16,6 +17,8 @@ from npu_overflow.dump.regions import Region, region_of
 from npu_overflow.errors import DumpFormatError
 
 __all__ = ["CHUNK", "Tensor"]
+
+Inline = bytes  # the class below has a field of that name
 
 #: elements of a piece of ``Tensor.chunks``, unless told: large enough for numpy, small enough for the processor's cache
 CHUNK = 1 << 18
@@ -62,7 +65,7 @@ class Tensor:
     slice_start: Optional[Tuple[int, ...]] = None
     statistics: Optional[Mapping[str, Any]] = None
     #: where the bytes lie: a file and an offset, or the bytes themselves (oldest dumps)
-    source: Union[Source, bytes, None] = field(default=None, repr=False, compare=False)
+    source: Union[Source, Inline, None] = field(default=None, repr=False, compare=False)
     offset: int = field(default=0, repr=False, compare=False)
 
     @property
@@ -108,7 +111,7 @@ class Tensor:
             return
         storage, each = self._storage, self._element_bytes
         first = self.offset + start * each
-        if isinstance(self.source, bytes):
+        if isinstance(self.source, Inline):
             for at in range(0, count, elements):
                 taken = min(elements, count - at)
                 yield np.frombuffer(self.source, storage, taken * self.parts, first + at * each)
@@ -128,7 +131,7 @@ class Tensor:
         start = min(max(start, 0), self.count)
         count = min(max(count, 0), self.count - start)
         for items in self._pieces(start, count, max(count, 1)):
-            return items.copy() if isinstance(self.source, bytes) else items
+            return items.copy() if isinstance(self.source, Inline) else items
         return np.empty(0, dtype=self._storage)
 
     def raw(self) -> np.ndarray:
@@ -165,7 +168,7 @@ def _product(shape: Tuple[int, ...]) -> int:
     return result
 
 
-def _fill(file: Any, view: memoryview) -> None:
+def _fill(file: FileIO, view: memoryview) -> None:
     """Read until ``view`` is full.
 
     Raises:
