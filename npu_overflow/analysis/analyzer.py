@@ -10,7 +10,7 @@ from npu_overflow.analysis.hostfacts import HostFacts
 from npu_overflow.analysis.opening import Opened
 from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
-from npu_overflow.analysis.remarks import remarks_of
+from npu_overflow.analysis.remarks import of_records, remarks_of
 from npu_overflow.analysis.selection import Found, Selection, read_records
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
@@ -95,7 +95,7 @@ class _Analysis:
         result = tuple(operator_of(context, index) for index in range(len(operators)))
         for opened in operators:
             self.problems.extend(opened.problems)
-        self.remarks.extend((code, dict(values, file=self._relative(file))) for file, code, values in selection.remarks)
+        self.remarks.extend(of_records(selection.remarks, self._relative))
         self.remarks.extend(remarks_of(context))
         self._unfinished()
         host_core = next((opened.host.core for opened in operators if opened.host is not None), None)

@@ -1,14 +1,27 @@
 """What is worth knowing about a report as a whole: clocks, modes, layouts."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.analysis.operators import Context
 from npu_overflow.analysis.selection import close_clocks
 
-__all__ = ["remarks_of"]
+__all__ = ["of_records", "remarks_of"]
 
 Coded = Tuple[str, Mapping[str, Any]]
+
+
+def of_records(remarks: Sequence[Tuple[str, str, Mapping[str, Any]]], relative: Callable[[str], str]) -> List[Coded]:
+    """Remarks about single records, one for each code: thousands can say the same.
+
+    Args:
+        remarks: (path, code, values).
+        relative: a path as the report names it.
+    """
+    files: Dict[str, List[str]] = {}
+    for path, code, _ in remarks:
+        files.setdefault(code, []).append(path)
+    return [("remark." + code, {"count": len(paths), "file": relative(paths[0])}) for code, paths in files.items()]
 
 
 def remarks_of(context: Context) -> List[Coded]:
@@ -41,7 +54,7 @@ def _layouts(context: Context) -> List[Coded]:
         if facts.remark is not None:
             key = (facts.remark, facts.summary.format)
             counts[key] = counts.get(key, 0) + 1
-    return [(code, {"format": name, "tensors": count}) for (code, name), count in counts.items()]
+    return [("remark." + code, {"format": name, "tensors": count}) for (code, name), count in counts.items()]
 
 
 def _from_statistics(context: Context) -> List[Coded]:

@@ -82,9 +82,9 @@ class Case:
 
     @property
     def low_output(self) -> Optional[Facts]:
-        """The first output of float16 or narrower, one that overflowed before others."""
-        low = [facts for facts in self.outputs if is_low_precision(facts.summary.dtype)]
-        return next((facts for facts in low if facts.state == "overflow"), low[0] if low else None)
+        """The first output of float16 or narrower; where some outputs overflowed, one of those."""
+        bad = [facts for facts in self.outputs if facts.state == "overflow"]
+        return next((facts for facts in bad or self.outputs if is_low_precision(facts.summary.dtype)), None)
 
     @property
     def limit(self) -> Optional[float]:
@@ -122,7 +122,7 @@ def padding(case: Case) -> Evidence:
         for facts in tensors:
             if facts.state == "padding":
                 return {"tensor": "%s.%d" % (side, facts.summary.index), "format": facts.summary.format, "elements": facts.summary.overflow_in_padding}
-    return {}
+    return None
 
 
 def integer_status(case: Case) -> Evidence:
@@ -299,7 +299,8 @@ def advise(case: Case) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
     """The advice for one operator.
 
     Returns:
-        codes, the most specific first (one that was absorbed needs none; where no rule fits: "ask_support"), and the evidence by code.
+        codes, the most specific first, and the evidence by code. What was absorbed needs none, and of what was inherited the verdict
+        says all; where else no rule fits: "ask_support".
     """
     if case.verdict == "absorbed":
         return (), {}
@@ -310,4 +311,6 @@ def advise(case: Case) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
         if found is not None and rule.code not in evidence:
             codes.append(rule.code)
             evidence[rule.code] = found
-    return (tuple(codes), evidence) if codes else ((LAST_RESORT,), {LAST_RESORT: {}})
+    if codes or case.verdict == "inherited":
+        return tuple(codes), evidence
+    return (LAST_RESORT,), {LAST_RESORT: {}}

@@ -1,7 +1,155 @@
-"""Advice, by rule code."""
+"""Advice, by rule code: ``advice.CODE`` says what to do, ``advice.CODE.title`` is its headline, ``advice.CODE.host`` replaces the text on a
+tree of the host collector (CPU, GPU), where Ascend's options do nothing.
+
+Every sentence can use ``{op_type}`` and ``{op_name}``, and what its rule always gives as evidence. Lines that begin with blanks are code.
+"""
 from __future__ import annotations
 
 from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
+    "advice.keep_float32.title": ("Keep this operator in float32", "让该算子保持 float32 精度"),
+    "advice.keep_float32": (
+        "Keep the operator in float32.\n"
+        "Method 1 (recommended): a mixed-precision list that keeps the type {op_type} in float32. ops_info.json:\n"
+        '    {{"black-list": {{"to-add": ["{op_type}"]}}}}\n'
+        "and before the device is opened:\n"
+        '    npu.global_options().precision_mode_v2 = "mixed_float16"\n'
+        '    npu.global_options().modify_mixlist = "ops_info.json"\n'
+        'precision_mode = "allow_mix_precision" works too; the two exclude each other. The list keeps every {op_type} of the model in float32.\n'
+        "Method 2: only this call, in the forward pass (it marks neither eager operators nor gradients):\n"
+        "    with npu.keep_dtype_scope():\n"
+        "        y = layer(x)\n"
+        'On a CPU or GPU: dtype="float32" on the Keras layer.',
+        "让该算子以 float32 精度计算。\n"
+        "方法一（推荐）：通过混合精度名单让 {op_type} 类型保持 float32。ops_info.json：\n"
+        '    {{"black-list": {{"to-add": ["{op_type}"]}}}}\n'
+        "并在打开设备之前设置：\n"
+        '    npu.global_options().precision_mode_v2 = "mixed_float16"\n'
+        '    npu.global_options().modify_mixlist = "ops_info.json"\n'
+        '也可以使用 precision_mode = "allow_mix_precision"，但两者不能同时设置。该名单会使模型中所有 {op_type} 算子保持 float32。\n'
+        "方法二：只针对前向中的这一处调用（对 eager 算子和反向梯度算子不起作用）：\n"
+        "    with npu.keep_dtype_scope():\n"
+        "        y = layer(x)\n"
+        '在 CPU 或 GPU 上：给 Keras 层设置 dtype="float32"。',
+    ),
+    "advice.keep_float32.host": (
+        "Keep the layer that holds this operator in float32 and leave the rest of the model in mixed precision:\n"
+        '    keras.layers.Dense(..., dtype="float32")\n'
+        "or, in code of your own, compute this one expression in float32:\n"
+        "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
+        "The result must fit float16 when it is cast back. (A file for modify_mixlist can't be made here: it lists operator types of CANN, and this "
+        "tree comes from TensorFlow's own operators.)",
+        "让该算子所在的层保持 float32，模型其余部分继续使用混合精度：\n"
+        '    keras.layers.Dense(..., dtype="float32")\n'
+        "如果是自己编写的代码，则只让这一个表达式以 float32 计算：\n"
+        "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
+        "转换回 float16 时，结果必须在其表示范围内。（此处无法生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。）",
+    ),
+    "advice.cast_range.title": ("The value does not fit the narrower type", "数值超出低精度类型的表示范围"),
+    "advice.cast_range": (
+        "A value does not fit float16: from 65520 on it becomes Inf (INF/NaN mode), above 65504 it pins to 65504 (saturation mode). Look at the "
+        "operator that makes the input of {op_name}: scale, normalise or clip it before the conversion, or keep that part of the model in float32.\n"
+        "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
+        "数值超出 float16 的表示范围：INF/NaN 模式下达到 65520 即变为 Inf，饱和模式下超过 65504 会被截断为 65504。"
+        "请检查产生 {op_name} 输入的算子：在类型转换之前缩放、归一化或截断，或者让这部分模型保持 float32。\n"
+        "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
+    ),
+    "advice.cube_accumulation.title": ("Matrix accumulation overflowed", "矩阵累加溢出"),
+    "advice.cube_accumulation": (
+        "The sum over the inner dimension of the matrix product exceeds the range of its result. Let the matrix unit write float32 (precision_mode "
+        '"cube_fp16in_fp32out"), use a smaller loss scale if this is a gradient, or normalise the inputs (LayerNorm before, 1/sqrt(d) scaling, smaller '
+        "initial weights).",
+        "矩阵乘在内维上的累加和超出了结果类型的表示范围。可以让 Cube 单元输出 float32（precision_mode 设为 \"cube_fp16in_fp32out\"）；"
+        "如果是反向梯度，可减小 loss scale；或者对输入做归一化（前置 LayerNorm、按 1/sqrt(d) 缩放、减小初始权重）。",
+    ),
+    "advice.atomic_add.title": ("Gradients summed by atomic additions", "原子加累加梯度"),
+    "advice.atomic_add": (
+        "Partial sums were added by atomic operations in float16 ({core}). Look at the findings of AI Core operators first: they often make the values "
+        "that overflow here. If this one stands alone, keep the operator {op_type} in float32 or use a smaller loss scale.",
+        "部分和以 float16 原子加方式累加（{core}）。请先查看 AI Core 算子的溢出：此处溢出的数值往往由它们产生。"
+        "如果只有这一项，请让 {op_type} 算子保持 float32，或减小 loss scale。",
+    ),
+    "advice.reduction_inside.title": ("A sum inside the operator overflows", "算子内部的求和溢出"),
+    "advice.reduction_inside": (
+        "{op_type} sums before it divides: the sum overflows although inputs and result are in range. Keep this operator in float32, divide before "
+        "summing, or reduce over fewer elements at a time.\n"
+        "    y = tf.reduce_sum(x / n)            # instead of tf.reduce_mean(x)",
+        "{op_type} 先求和后相除：输入和结果都在范围内，但中间的和溢出。请让该算子保持 float32，或先除后加，或分批归约。\n"
+        "    y = tf.reduce_sum(x / n)            # 代替 tf.reduce_mean(x)",
+    ),
+    "advice.log_or_reciprocal.title": ("Too close to zero, or negative", "输入过于接近零或为负数"),
+    "advice.log_or_reciprocal": (
+        "{tensor} holds {value}, which {op_type} can't take. Add an epsilon that float16 can hold: one of 2.98e-8 or less becomes 0, and 1/epsilon "
+        "overflows below 1.53e-5; use 1e-4 or larger, or compute this in float32.\n"
+        "    y = tf.math.log(x + 1e-4)           # or tf.maximum(x, 1e-4); tf.math.divide_no_nan for quotients",
+        "{tensor} 中含有 {value}，{op_type} 无法处理。请加上 float16 能够表示的 epsilon：不大于 2.98e-8 的会变成 0，"
+        "小于 1.53e-5 时 1/epsilon 会溢出；请使用 1e-4 或更大的值，或改用 float32 计算。\n"
+        "    y = tf.math.log(x + 1e-4)           # 或 tf.maximum(x, 1e-4)；除法可用 tf.math.divide_no_nan",
+    ),
+    "advice.exponent.title": ("The exponent is too large", "指数过大"),
+    "advice.exponent": (
+        "{tensor} holds {value}; exp overflows above {bound}. Subtract the maximum first, use TensorFlow's own stable functions (tf.nn.softmax, "
+        "tf.nn.log_softmax, tf.math.softplus, losses with from_logits=True), or clip.\n"
+        "    y = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True)))",
+        "{tensor} 中含有 {value}，超过 {bound} 时 exp 即溢出。请先减去最大值，使用 TensorFlow 自带的数值稳定函数"
+        "（tf.nn.softmax、tf.nn.log_softmax、tf.math.softplus、from_logits=True 的损失函数），或做截断。\n"
+        "    y = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True)))",
+    ),
+    "advice.mask_constant.title": ("A mask constant that float16 can't hold", "掩码常量超出 float16 范围"),
+    "advice.mask_constant": (
+        "{tensor} holds {value}: probably a mask. Use a value inside float16's range, and never mask a whole row (its softmax has nothing left and "
+        "gives NaN).\n"
+        "    scores += (1.0 - mask) * -1.0e4     # instead of -1e9, float32's minimum or -inf",
+        "{tensor} 中含有 {value}，很可能是掩码。请使用 float16 范围内的值，且不要屏蔽一整行（整行被屏蔽时 softmax 会得到 NaN）。\n"
+        "    scores += (1.0 - mask) * -1.0e4     # 不要使用 -1e9、float32 最小值或 -inf",
+    ),
+    "advice.constant_input.title": ("The value came from outside", "溢出值来自模型之外"),
+    "advice.constant_input": (
+        "{tensor} already holds the overflow value, and no operator of this dump made it. Look at what is fed into the model: constants, labels, "
+        "features, and weights or moving averages that an earlier step may have spoiled.\n"
+        "    tf.debugging.assert_all_finite(x, \"features\")",
+        "{tensor} 中已含有溢出值，而本次 dump 中没有算子产生它。请检查模型的输入：常量、标签、特征，以及可能已被之前的训练步破坏的权重或滑动平均值。\n"
+        "    tf.debugging.assert_all_finite(x, \"features\")",
+    ),
+    "advice.gradient_scale.title": ("The loss scale is too large for this gradient", "loss scale 对该梯度过大"),
+    "advice.gradient_scale": (
+        "The forward pass is clean and a gradient overflows: the loss scale is too large for it. Dynamic loss scaling halves it and goes on; this is "
+        "a fault only if the scale falls to 1. With a fixed loss scale, choose a smaller one.",
+        "前向计算正常，而反向梯度溢出：loss scale 对该梯度过大。动态 loss scale 会自动减半后继续训练；只有降到 1 才算异常。"
+        "如果使用固定的 loss scale，请改用更小的值。",
+    ),
+    "advice.scale_at_floor.title": ("Not a scaling problem", "不是 loss scale 的问题"),
+    "advice.scale_at_floor": (
+        "The loss scale has fallen to {loss_scale}, and it still overflows: a smaller scale won't help. The forward pass or the data overflows without "
+        "any scaling: look for the first operator above, the input range, the learning rate.",
+        "loss scale 已降到 {loss_scale}，仍然溢出：继续减小没有用处。不经缩放，前向计算或数据本身就会溢出：请检查上面的首个溢出算子、输入范围和学习率。",
+    ),
+    "advice.padding.title": ("Only padding overflows", "仅填充区域溢出"),
+    "advice.padding": (
+        "The overflow values ({elements} of them) stand only in the padding that {format} adds to {tensor}: the result is right. If the overflow flag "
+        "disturbs loss scaling, use a static loss scale without overflow check, or keep a neighbouring operator in float32 so that the format does "
+        "not spread to {op_type}.",
+        "溢出值（共 {elements} 个）只出现在 {format} 格式为 {tensor} 添加的填充区域，结果是正确的。如果溢出标志干扰了 loss scale，"
+        "可使用不检查溢出的静态 loss scale，或让相邻算子保持 float32，使该格式不再传播到 {op_type}。",
+    ),
+    "advice.custom_operator.title": ("A custom operator", "自定义算子"),
+    "advice.custom_operator": (
+        "{op_type} is no operator of TensorFlow or CANN that is known here. Check its own formula: sums in float16, squares, exponentials and "
+        "quotients overflow inside it; let it compute in float32 internally.",
+        "{op_type} 不是已知的 TensorFlow 或 CANN 算子。请检查其计算公式：float16 的求和、平方、指数和除法都可能在内部溢出；可让其内部以 float32 计算。",
+    ),
+    "advice.integer_status.title": ("Integer arithmetic overflowed", "整数运算溢出"),
+    "advice.integer_status": (
+        "The status reports integer arithmetic, not floating point: look at index computations, counters and casts to integers near {op_name}. Loss "
+        "scaling and float32 don't change it; a wider integer type does.",
+        "状态表明是整数运算溢出，而非浮点溢出：请检查 {op_name} 附近的索引计算、计数器和转整数操作。loss scale 与 float32 对此无效，可改用更宽的整数类型。",
+    ),
+    "advice.ask_support.title": ("Ask the vendor's support", "联系厂商技术支持"),
+    "advice.ask_support": (
+        "No known cause fits. Ask the vendor's support and attach: this report (report.json), the dump folder of this step, the versions of CANN, "
+        "driver, TensorFlow and the adapter, and the precision options in use. If a file is named among the problems, dump that step again first.",
+        "没有匹配的已知原因。请联系厂商技术支持，并附上：本报告（report.json）、该步的 dump 目录、CANN、驱动、TensorFlow 与适配插件的版本，"
+        "以及所用的精度选项。如果问题列表中列出了某个文件，请先重新 dump 该步。",
+    ),
 }

@@ -48,4 +48,61 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "region.groups": ("FRACTAL_Z with groups has another layout: padding counts as data.", "带分组的 FRACTAL_Z 布局不同：填充部分按数据计算。"),
     "region.no_original_shape": ("The file does not tell the original shape: padding counts as data.", "文件未给出原始形状：填充部分按数据计算。"),
     "region.no_fit": ("The original shape fits no known layout: padding counts as data.", "原始形状与已知布局均不匹配：填充部分按数据计算。"),
+    # what the analysis says of single files
+    "problem.no_dump": (
+        "No dump of the operator (task {task}, stream {stream}) that this record reports lies beside it.",
+        "该记录所报告的算子（task {task}，stream {stream}）在同一目录下没有对应的 dump 文件。",
+    ),
+    "problem.clock_set": (
+        "Times and steps disagree: step {before} follows step {step} in time. The clock was set; here the steps decide the order.",
+        "时间与步序不一致：按时间第 {before} 步排在第 {step} 步之后。系统时钟被调整过；此处以步序为准。",
+    ),
+    # remarks
+    "remark.clocks_close": (
+        "The first overflows of devices {devices} lie within 10 ms of each other: clocks of devices differ, so which came first is not certain.",
+        "设备 {devices} 的首次溢出相差不到 10 毫秒：各设备时钟存在偏差，先后顺序无法确定。",
+    ),
+    "remark.maybe_saturation": (
+        "{name} holds the largest value of its type, and neither Inf nor NaN: could be saturation mode: try --mode saturation",
+        "{name} 中含有该类型的最大值，但没有 Inf 或 NaN：可能是饱和模式，请尝试 --mode saturation",
+    ),
+    "remark.mode_known": (
+        "The overflow mode is {mode}, as the run itself recorded; {given} was not used.",
+        "溢出模式为 {mode}（训练时的记录）；未采用指定的 {given}。",
+    ),
+    "remark.unfinished": (
+        "Step {step} unfinished: the process ended while its operators were being written; they are not shown.",
+        "第 {step} 步未完成：写入算子数据时进程已结束，这些算子未显示。",
+    ),
+    "remark.interrupted": ("Interrupted: {done} of {total} operators were read.", "已中断：已读取 {done}/{total} 个算子。"),
+    "remark.statistics": (
+        "Some dumps hold statistics only: which element overflowed first can't be told, and counts at the largest value are at least 1.",
+        "部分 dump 只有统计值：无法得知首个溢出元素，达到最大值的元素个数为下限（至少 1 个）。",
+    ),
+    "remark.region.unknown_format": (
+        "{format} is a private memory format that is not known here ({tensors} tensors): padding counts as data.",
+        "{format} 是未知的私有内存格式（{tensors} 个张量）：填充按有效数据计。",
+    ),
+    "remark.region.groups": (
+        "{format} with groups has another layout ({tensors} tensors): padding counts as data.",
+        "带分组的 {format} 布局不同（{tensors} 个张量）：填充按有效数据计。",
+    ),
+    "remark.region.no_original_shape": (
+        "{tensors} tensors in {format} come without their original shape: padding counts as data.",
+        "{tensors} 个 {format} 格式的张量没有原始形状：填充按有效数据计。",
+    ),
+    "remark.region.no_fit": (
+        "The original shape of {tensors} tensors in {format} fits no known layout: padding counts as data.",
+        "{tensors} 个 {format} 格式张量的原始形状与已知布局均不符：填充按有效数据计。",
+    ),
+    "remark.record.not_valid": (
+        "{count} records are not marked as valid, the first is {file}.",
+        "{count} 条溢出记录未标记为有效，第一条为 {file}。",
+    ),
+    "remark.record.nothing": (
+        "{count} records report no overflow (every status is 0), the first is {file}.",
+        "{count} 条溢出记录未报告溢出（状态均为 0），第一条为 {file}。",
+    ),
+    "progress.records": ("npu-overflow: {done} of {total} records read", "npu-overflow：已读取 {done}/{total} 条溢出记录"),
+    "progress.operators": ("npu-overflow: {done} of {total} operators read", "npu-overflow：已读取 {done}/{total} 个算子"),
 }
