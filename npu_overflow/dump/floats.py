@@ -94,7 +94,8 @@ def decode(items: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "bfloat16":
         return (items.astype(np.uint32) << 16).view(np.float32)
     if dtype == "bool":
-        return items != 0
+        truth: np.ndarray = items != 0
+        return truth
     if dtype in COMPLEX:
         parts = items.astype(np.float32 if dtype == "complex32" else items.dtype.newbyteorder("="))
         return parts.view(np.complex128 if dtype == "complex128" else np.complex64)
