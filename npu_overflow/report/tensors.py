@@ -9,7 +9,7 @@ from npu_overflow.report.flow import Line, cells, indent, join, pad, plain, wrap
 from npu_overflow.report.model import TensorSummary
 from npu_overflow.report.wording import not_decoded, number, shape, value_at
 
-__all__ = ["MOST_ROWS", "has_overflow", "tensor_lines"]
+__all__ = ["MOST_ROWS", "has_overflow", "named_lines", "tensor_lines"]
 
 #: tensors of one side that are shown; those with overflow values come first
 MOST_ROWS = 8
@@ -39,12 +39,17 @@ def tensor_lines(inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummar
             bad = sum(has_overflow(tensor) for tensor in left)
             cut.extend(wrap([("%ss: " % side + texts.say("report.more_tensors", language, count=len(left), bad=bad), "dim")], width))
     if not rows:
-        return [[(texts.say("report.inputs_none", language), "dim")]]
+        return [[(texts.say("report.tensors_none", language), "dim")]]
+    return named_lines(rows, width, language) + cut
+
+
+def named_lines(rows: Sequence[Named], width: int, language: str) -> List[Line]:
+    """Lines of at most ``width`` cells for tensors with their names: a table where it fits, else blocks."""
     for columns in (_COLUMNS, [column for column in _COLUMNS if column[0] != "headroom"]):
         table = _table(rows, columns, language)
         if all(cells(plain(line)) <= width for line in table):
-            return table + cut
-    return _blocks(rows, width, language) + cut
+            return table
+    return _blocks(rows, width, language)
 
 
 def _kept(tensors: Sequence[TensorSummary]) -> List[TensorSummary]:

@@ -54,4 +54,76 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "文件名格式为 OpType.op_name.task_id.stream_id.timestamp；仅为数字的文件名需要同目录的 mapping.csv。",
     ),
     "path.no_run": ("There is no run {run}. Runs here: {known}.", "没有名为 {run} 的运行。可用的运行：{known}。"),
+    "replay.busy": ("another watch of this process is replaying a step.", "本进程中另一个监视器正在重放训练步。"),
+    "replay.internals": (
+        "this TensorFlow lacks what the replay needs ({name}).",
+        "此版本的 TensorFlow 缺少重放所需的内部接口（{name}）。",
+    ),
+    "replay.internals.hint": (
+        "npu-overflow doctor lists what was found; supported are TensorFlow 2.6 to 2.21.",
+        "npu-overflow doctor 会列出已找到的接口；支持 TensorFlow 2.6 至 2.21。",
+    ),
+    "replay.raised": ("run eagerly it raises {error}", "即时执行时抛出 {error}"),
+    "replay.collective": (
+        "it communicates with other workers ({op}), who would wait for a step that never comes.",
+        "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。",
+    ),
+    "replay.outside": ("it changes something outside the training ({op}) that can't be undone.", "它会改变训练之外的状态（{op}），无法撤销。"),
+    "replay.draws": (
+        "it draws from an input pipeline ({op}), which would advance the training's own data.",
+        "它会从输入流水线取数（{op}），从而推进训练自身的数据。",
+    ),
+    "replay.distributed": (
+        "its batches come from a distributed iterator, which can't be fed by hand.",
+        "其数据来自分布式迭代器，无法手动喂入。",
+    ),
+    "replay.many_steps": (
+        "one call runs {steps} steps and weights move between them; at most {most} can be replayed. Lower steps_per_execution.",
+        "一次调用执行 {steps} 步，期间权重会变化；最多可重放 {most} 步。请减小 steps_per_execution。",
+    ),
+    "host.backend": (
+        "this Keras runs on {backend}; collecting works with the TensorFlow backend only.",
+        "当前 Keras 的后端是 {backend}；仅 TensorFlow 后端支持采集。",
+    ),
+    "host.backend.hint": (
+        "npu-overflow analyze reads dumps made elsewhere.",
+        "npu-overflow analyze 可分析在别处生成的 dump。",
+    ),
+    "host.graph_mode": (
+        "TensorFlow runs in graph mode (v1 sessions or Estimators); collecting needs TensorFlow 2 eager mode.",
+        "TensorFlow 处于图模式（v1 会话或 Estimator）；采集需要 TensorFlow 2 的即时模式。",
+    ),
+    "host.graph_mode.hint": (
+        "npu-overflow analyze reads dumps made elsewhere.",
+        "npu-overflow analyze 可分析在别处生成的 dump。",
+    ),
+    "host.strategy": (
+        "under {strategy} steps can't be replayed in this process.",
+        "在 {strategy} 下，无法在本进程中重放训练步。",
+    ),
+    "host.strategy.hint": (
+        "run the model on one device, or under MirroredStrategy, to collect; npu-overflow analyze reads dumps made elsewhere.",
+        "请在单设备或 MirroredStrategy 下运行模型进行采集；npu-overflow analyze 可分析在别处生成的 dump。",
+    ),
+    "host.workers": (
+        "under {strategy} with several workers a replayed step would wait for the others.",
+        "在多 worker 的 {strategy} 下，重放的训练步会等待其他 worker。",
+    ),
+    "host.workers.hint": (
+        "run the model in one process to collect; npu-overflow analyze reads dumps made elsewhere.",
+        "请在单进程中运行模型进行采集；npu-overflow analyze 可分析在别处生成的 dump。",
+    ),
+    "show.folder": ("{path} is a folder; show takes one file.", "{path} 是目录；show 只接受单个文件。"),
+    "show.folder.hint": ("For a folder: npu-overflow analyze {path}", "目录请使用：npu-overflow analyze {path}"),
+    "show.file": ("{path} can't be shown. {reason}", "无法显示 {path}。{reason}"),
+    "show.file.hint": ("Accepted are operator dumps, overflow records, .npy files and saved JSON reports.", "可接受算子 dump、溢出记录、.npy 文件和已保存的 JSON 报告。"),
+    "show.npy": ("It is no array that numpy can load without pickle: {reason}.", "它不是 numpy 可在不使用 pickle 的情况下加载的数组：{reason}。"),
+    "show.tensor": ("There is no tensor {name} here; accepted: {known}.", "此处没有张量 {name}；可选：{known}。"),
+    "show.no_tensors": ("This file holds no tensors; --tensor, --index and --save need some.", "该文件不含张量，无法使用 --tensor、--index 和 --save。"),
+    "show.index": (
+        "The index {index} does not fit the shape {shape}; accepted are numbers and ranges separated by commas, such as 3,:,0:8.",
+        "索引 {index} 与形状 {shape} 不符；应为以逗号分隔的数字和范围，例如 3,:,0:8。",
+    ),
+    "show.index_which": ("--index needs one tensor: give it with --tensor. Here are: {known}.", "--index 需要指定一个张量：请用 --tensor 给出。可选：{known}。"),
+    "show.no_values": ("{name} has no values to show: {reason}.", "{name} 没有可显示的值：{reason}。"),
 }

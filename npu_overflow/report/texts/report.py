@@ -101,8 +101,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.cured.no": ("a lower loss scale does not cure this overflow", "降低 loss scale 无法消除该溢出"),
     # Tensors.
     "report.tensors": ("Inputs and outputs", "输入与输出"),
-    "report.inputs_none": ("no inputs", "无输入"),
-    "report.outputs_none": ("no outputs", "无输出"),
+    "report.tensors_none": ("neither inputs nor outputs in the dump", "dump 中既无输入也无输出"),
     "report.column.tensor": ("tensor", "张量"),
     "report.column.dtype": ("dtype", "数据类型"),
     "report.column.shape": ("shape", "形状"),
