@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-__all__ = ["Reader", "Reading", "find_optimizers", "npu_mode", "reader_for", "watch_new_optimizers"]
+__all__ = ["Reader", "Reading", "find_in_model", "find_optimizers", "npu_mode", "reader_for", "watch_new_optimizers"]
 
 #: attributes under which optimizers keep the one they wrap, likeliest first
 _INSIDE = ("_optimizer", "inner_optimizer", "_inner_optimizer", "optimizer", "base_optimizer", "opt", "_opt")
@@ -235,6 +235,18 @@ def npu_mode() -> Optional[str]:
     return "inf_nan" if asks() else "saturation"
 
 
+def find_in_model(model: Any) -> List[Any]:
+    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers among its attributes (a GAN has several)."""
+    found: List[Any] = []
+    compiled = _attribute(model, "optimizer")
+    for item in [compiled, *_own(model).values()]:
+        inner = next((part for part in _chain(item) if _is_scaling(part)), None) if _is_optimizer(item) else None
+        chosen = inner if inner is not None else compiled if item is compiled else None
+        if chosen is not None and not any(chosen is known for known in found):
+            found.append(chosen)
+    return found
+
+
 def find_optimizers() -> List[Any]:
     """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
@@ -314,6 +326,10 @@ def _scaling_classes() -> List[type]:
 
 def _is_scaling_class(cls: type) -> bool:
     return any("LossScaleOptimizer" in base.__name__ for base in type.mro(cls)) if cls is not type else False
+
+
+def _is_optimizer(item: Any) -> bool:
+    return callable(_attribute(item, "apply_gradients"))
 
 
 def _is_scaling(optimizer: Any) -> bool:

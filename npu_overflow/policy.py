@@ -89,6 +89,15 @@ class Policy:
         """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0 before the first."""
         return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0
 
+    @property
+    def previous(self) -> Optional[Reading]:
+        """What the last look read."""
+        return self._previous
+
+    def is_quiet(self, step: int) -> bool:
+        """Whether the pause after a report still lasts at training step ``step``."""
+        return self._quiet_until is not None and step < self._quiet_until
+
     def reported(self, step: int) -> None:
         """A report was made at training step ``step``: the next trigger comes ``window`` steps later at the earliest."""
         self._quiet_until = step + self.window
@@ -212,8 +221,7 @@ class Policy:
         self.overflowing_steps += overflows
         pending = self._pending(step)
         frequent = stuck or (counted > 0 and (len(pending) >= self.patience or at_floor or not self.guarded))
-        quiet = self._quiet_until is not None and step < self._quiet_until
-        return Look(overflows, counted, probes, frequent and not quiet, drop, pending, steps)
+        return Look(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
         """Overflows that count. Where the look covers several steps, its overflows are taken to be its first ones."""

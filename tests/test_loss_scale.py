@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Tuple
 import pytest
 
 from npu_overflow import loss_scale
-from npu_overflow.loss_scale import Reading, find_optimizers, reader_for, watch_new_optimizers
+from npu_overflow.loss_scale import Reading, find_in_model, find_optimizers, reader_for, watch_new_optimizers
 
 pytestmark = pytest.mark.tensorflow
 
@@ -246,6 +246,19 @@ def test_a_mirrored_optimizer_is_read(keras: Any) -> None:
 
 
 # --- finding
+
+
+def test_all_optimizers_of_a_model_are_found(keras: Any) -> None:
+    class Gan(keras.Model):  # type: ignore[misc]
+        pass
+
+    model = Gan()
+    model.first, model.second, model.plain = scaling(keras), scaling(keras), keras.optimizers.SGD(0.0)
+    assert [id(item) for item in find_in_model(model)] == [id(model.first), id(model.second)]
+    simple = keras.Sequential([keras.layers.Dense(1)])
+    assert find_in_model(simple) == []
+    simple.compile(optimizer="sgd", loss="mse")
+    assert find_in_model(simple) == [simple.optimizer]
 
 
 def test_living_optimizers_are_found(keras: Any) -> None:

@@ -219,6 +219,7 @@ def test_after_a_report_the_trigger_waits_for_a_window() -> None:
         if policy.look(index, 1, scale.reading()).trigger:
             fired.append(index)
             policy.reported(index)
+            assert (policy.is_quiet(index + 49), policy.is_quiet(index + 50)) == (True, False)
     assert fired == [16, 68, 120, 172]
 
 
