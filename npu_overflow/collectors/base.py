@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
 
 from npu_overflow.options import WatchOptions
 
@@ -38,6 +39,11 @@ class Collector(abc.ABC):
 
     #: "ascend" or "host", shown to the user
     name = ""
+
+    #: (code, values) of sentences about the last collection, for its report
+    remarks: List[Tuple[str, Dict[str, Any]]] = []
+    #: why the last collection found nothing (a code), or None
+    reason: Optional[str] = None
 
     @abc.abstractmethod
     def prepare(self, training: Training) -> None:
@@ -74,6 +80,27 @@ class Collector(abc.ABC):
     @abc.abstractmethod
     def tree(self) -> Optional[str]:
         """Absolute path of the folder to analyze ({dump_path}/{time}), or None where nothing was written yet."""
+
+    def arm_fit(self, model: Any, step: int) -> None:
+        """While collecting, before each call of ``fit``'s training function; ``step`` is the first training step of the call."""
+
+    def function_call(self, call: Any, proceed: Callable[..., Any], step: int) -> Any:
+        """Around each outermost call of a tf.function in a loop of the user's own; must return what ``proceed`` returns."""
+        return proceed(*call.args, **call.kwargs)
+
+    #: whether calls of tf.functions were seen to move an optimizer: then marked steps need no observing of their own
+    knows_functions = False
+
+    def moved(self, call: Any) -> None:
+        """The call of a tf.function that just ended moved an optimizer: it ends a training step."""
+
+    def on_accelerator(self) -> bool:
+        """Whether looking at the loss scale waits for an accelerator."""
+        return False
+
+    def observed_step(self, step: int) -> ContextManager[None]:
+        """Around a step that the user marked with ``watch.step()``, while collecting."""
+        return contextlib.suppress()
 
     def close(self) -> None:
         """Training ends: undo every hook. Called once, also after errors."""

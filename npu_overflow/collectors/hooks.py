@@ -8,10 +8,11 @@ All hooks are process-wide except in effect: other threads pass straight through
 """
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
@@ -24,7 +25,7 @@ __all__ = ["Hooks", "Watcher"]
 class Watcher:
     """What hooks tell: override what is needed."""
 
-    def before(self, op_type: str, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+    def before(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
         """An operator is about to run; outputs returned here are used instead of running it."""
         return None
 
@@ -141,8 +142,9 @@ class Hooks:
             forward = args[-1]
             if not self._mine():
                 return real(*args)
-            with self._backward_of(forward.op if isinstance(forward, _Forward) else None):
-                return real(*args[:-1], str(forward) if forward else forward)
+            scope = str(forward) if forward else ""
+            with self._backward_of(forward.op if isinstance(forward, _Forward) else None, scope):
+                return real(*args[:-1], scope)
 
         return gradient_function
 
@@ -155,19 +157,32 @@ class Hooks:
             op = self._last.op if self._last is not None else None
 
             def observed(*args: Any, **kwargs: Any) -> Any:
-                import tensorflow as tf
-
                 if not self._mine():
                     return backward(*args, **kwargs)
-                with self._backward_of(op), tf.name_scope("gradient_tape/" + (scope + "/" if scope else "")):
+                with self._backward_of(op, scope):
                     return backward(*args, **kwargs)
 
             return real(op_type, outputs, inputs, observed, forward)
 
         return record_operation
 
-    def _backward_of(self, op: Optional[Op]) -> _Scoped:
-        return _Scoped(self, op)
+    @contextlib.contextmanager
+    def _backward_of(self, op: Optional[Op], scope: str) -> Iterator[None]:
+        """The operators inside are the gradient of ``op`` and are named below ``gradient_tape/``, as in a graph.
+
+        TensorFlow's own gradient function skips its name scope when it runs eagerly.
+        """
+        import tensorflow as tf
+
+        before = self._gradient
+        self._gradient = op or before
+        self._backward += 1
+        try:
+            with tf.name_scope("gradient_tape/" + (scope + "/" if scope else "")):
+                yield
+        finally:
+            self._gradient = before
+            self._backward -= 1
 
     def _install_tape(self) -> None:
         import tensorflow as tf
@@ -256,10 +271,12 @@ class Hooks:
         self._threads[thread] = True
         try:
             op_type = op_name.decode() if isinstance(op_name, bytes) else op_name
-            outputs = self._watcher.before(op_type, inputs, attrs, ctx)
+            op = self._op(op_type, name)
+            outputs = self._watcher.before(op, inputs, attrs, ctx)
             if outputs is None:
                 outputs = self._real_execute(op_name, num_outputs, inputs, attrs, ctx, name)
-            op = self._op(op_type, name)
+            self._last = _Forward(op.scope)
+            self._last.op = op
             return self._watcher.after(op, inputs, attrs, outputs if isinstance(outputs, list) else list(outputs or ()))
         finally:
             self._threads[thread] = False
@@ -274,9 +291,6 @@ class Hooks:
             op.phase = "backward"
         if op.location is None and self._lines is not None:
             op.location = self._lines.here(sys._getframe(2))
-        payload = _Forward(scope)
-        payload.op = op
-        self._last = payload
         return op
 
     def _unique(self, op_type: str, name: Any, scope: str) -> str:
@@ -291,18 +305,3 @@ class Hooks:
         self._names[base.lower()] = seen
         return base if seen == 0 else "%s_%d" % (base, seen)
 
-
-class _Scoped:
-    """Marks the operators inside as the gradient of one forward operator."""
-
-    def __init__(self, hooks: Hooks, op: Optional[Op]) -> None:
-        self._hooks, self._op = hooks, op
-
-    def __enter__(self) -> None:
-        self._before = self._hooks._gradient
-        self._hooks._gradient = self._op or self._before
-        self._hooks._backward += 1
-
-    def __exit__(self, *exc: object) -> None:
-        self._hooks._gradient = self._before
-        self._hooks._backward -= 1

@@ -4,4 +4,68 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
+    "watch.collector.host": (
+        "watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps.",
+        "正在监视 loss scale；反复溢出后，将由主机采集器（CPU 或 GPU 上的 TensorFlow）重放溢出的训练步。",
+    ),
+    "watch.collector.ascend": (
+        "watching the loss scale; overflow dumps of the Ascend device are analyzed after repeated overflows.",
+        "正在监视 loss scale；反复溢出后将分析昇腾设备的溢出 dump 数据。",
+    ),
+    "watch.trigger": (
+        "step {step}: the loss scale fell {drops} times, overflow is frequent: collecting the operators of the next overflowing steps.",
+        "第 {step} 步：loss scale 已下降 {drops} 次，溢出频繁：开始采集后续溢出步的算子。",
+    ),
+    "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
+    "watch.same_culprit": (
+        "step {step}: the same operator overflows first again: {name}",
+        "第 {step} 步：首个溢出的仍是同一算子：{name}",
+    ),
+    "watch.rate": (
+        "{overflowing} of {steps} steps overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
+        "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
+    ),
+    "watch.no_optimizer": (
+        "no loss-scale optimizer was found, so nothing could be watched. Give it: overflow_dump(optimizer=…), or tell each step: watch.step(loss_scale=…).",
+        "未找到带 loss scale 的优化器，因此无法监视。请传入优化器：overflow_dump(optimizer=…)，或逐步告知：watch.step(loss_scale=…)。",
+    ),
+    "watch.failed": (
+        "npu_overflow failed and turned itself off; the training is not affected. Please report this traceback.",
+        "npu_overflow 自身出错并已关闭；训练不受影响。请反馈以下调用栈。",
+    ),
+    "watch.on_report_failed": ("the on_report function raised; the training goes on.", "on_report 函数抛出异常；训练继续。"),
+    "watch.off": ("off: {reason}", "已关闭：{reason}"),
+    "watch.request": ("{reason}", "{reason}"),
+    "watch.blind": (
+        "the optimizer {optimizer} sees no overflow on this device: in saturation mode overflowed values are finite, the loss scale does not fall, and the gradients are wrong. "
+        "Use npu_device.train.optimizer.NpuLossScaleOptimizer.",
+        "优化器 {optimizer} 在此设备上看不到溢出：饱和模式下溢出值仍为有限值，loss scale 不会下降，而梯度是错误的。请改用 npu_device.train.optimizer.NpuLossScaleOptimizer。",
+    ),
+    "watch.unguarded": (
+        "the optimizer {optimizer} has no loss scaling: nothing skips a step with non-finite gradients, so an overflow reaches the weights. "
+        "The first non-finite loss starts a collection.",
+        "优化器 {optimizer} 没有 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
+    ),
+    "watch.no_disk": ("{folder} can't be written ({error}); reports are printed only.", "无法写入 {folder}（{error}）；报告只会打印，不会保存。"),
+    "replay.not_reproduced": (
+        "step {step} overflowed in the compiled training, and its eager replay did not: a difference of compiled kernels, or of random draws such as dropout.",
+        "第 {step} 步在编译执行的训练中溢出，但即时（eager）重放未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
+    ),
+    "replay.failed": ("step {step} can't be replayed: {error}", "第 {step} 步无法重放：{error}"),
+    "host.disk_budget": (
+        "step {step}: {count} operators were not written, max_disk is used up.",
+        "第 {step} 步：有 {count} 个算子未写入，max_disk 已用尽。",
+    ),
+    "compat.no_observation": ("operators can't be observed without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法观察算子。"),
+    "compat.no_functions": ("tf.function calls can't be seen without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法看到 tf.function 的调用。"),
+    "compat.no_names": ("operators have no layer path: TensorFlow's {name} was not found.", "算子没有所属层的路径：未找到 TensorFlow 内部接口 {name}。"),
+    "compat.no_links": (
+        "gradient operators are not linked to their forward operators: TensorFlow's {name} was not found.",
+        "反向算子无法关联到其正向算子：未找到 TensorFlow 内部接口 {name}。",
+    ),
+    "compat.no_custom_links": (
+        "operators of custom gradients are not linked to their forward operators: TensorFlow's {name} was not found.",
+        "自定义梯度的算子无法关联到其正向算子：未找到 TensorFlow 内部接口 {name}。",
+    ),
+    "compat.slow_batches": ("batches are handed over more slowly: TensorFlow's {name} was not found.", "批数据的传递变慢：未找到 TensorFlow 内部接口 {name}。"),
 }

@@ -1,0 +1,96 @@
+"""The batches of one training call: drawn from the pipeline by hand, fed to the compiled function, kept for a replay.
+
+A compiled training function takes an iterator. It is given one over just the batches of this call, with the same ``element_spec``, so it
+runs without retracing and the pipeline advances exactly as it would have.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Tuple
+
+from npu_overflow.collectors import compat
+
+__all__ = ["Recorder", "can_feed", "draw", "feed", "labels_of"]
+
+
+def can_feed(iterator: Any) -> bool:
+    """Whether the iterator is one of this process's own devices (distributed ones can't be fed by hand)."""
+    return hasattr(iterator, "element_spec") and hasattr(iterator, "_iterator_resource")
+
+
+def draw(iterator: Any, steps: int) -> List[Any]:
+    """The next ``steps`` batches, fewer where the pipeline ends."""
+    batches: List[Any] = []
+    for _ in range(steps):
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            break
+    return batches
+
+
+def feed(batches: List[Any], spec: Any) -> Any:
+    """An iterator over these batches with this ``element_spec``."""
+    import tensorflow as tf
+
+    internals = compat.internals()
+    if not (internals.has("from_variant") and internals.has("to_variant")):
+        # Slower (some 70 ms): a Python generator, whose spec can be given in public.
+        return iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec))
+    dataset = None
+    for batch in batches:
+        one = tf.data.Dataset.from_tensors(batch)
+        dataset = one if dataset is None else dataset.concatenate(one)
+    # The data keep their exact shapes; only the declared spec is the pipeline's, so the function is not traced again.
+    return iter(internals.get("from_variant")(internals.get("to_variant")(dataset), spec))
+
+
+class Recorder:
+    """Stands in for an iterator argument of a user's function: hands on its elements one by one and keeps them.
+
+    How many elements the function draws is its own business, so they are pulled only when asked for.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        import tensorflow as tf
+
+        self.batches: List[Any] = []
+        self.spec = iterator.element_spec
+        self._iterator = iterator
+        self.stand_in = iter(tf.data.Dataset.from_generator(self._pull, output_signature=self.spec))
+
+    def _pull(self) -> Iterator[Any]:
+        for batch in self._iterator:
+            self.batches.append(batch)
+            yield batch
+
+
+def labels_of(structure: Any, names: Tuple[str, ...] = ()) -> Dict[int, Tuple[str, str, Any]]:
+    """Tensors of a batch or of a function's arguments by number: ("data", name as a user would write it, tensor).
+
+    Args:
+        structure: tensors in tuples, lists and dicts.
+        names: names of the outermost elements.
+    """
+    found: Dict[int, Tuple[str, str, Any]] = {}
+    if isinstance(structure, dict):
+        parts = [(str(key), value) for key, value in structure.items()]
+    elif isinstance(structure, (tuple, list)):
+        parts = [(names[i] if i < len(names) else str(i), value) for i, value in enumerate(structure)]
+    else:
+        parts = [(names[0] if names else "batch", structure)]
+    for name, value in parts:
+        _label(name, value, found, 0)
+    return found
+
+
+def _label(name: str, value: Any, found: Dict[int, Tuple[str, str, Any]], depth: int) -> None:
+    if hasattr(value, "_id") and hasattr(value, "dtype"):
+        found[compat.tensor_id(value)] = ("data", name, value)
+    elif depth < 8 and isinstance(value, dict):
+        for key, item in value.items():
+            _label("%s[%r]" % (name, key), item, found, depth + 1)
+    elif depth < 8 and isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            _label("%s[%d]" % (name, i), item, found, depth + 1)
+    elif depth < 8 and hasattr(value, "flat_values"):  # RaggedTensor
+        _label(name, value.flat_values, found, depth + 1)

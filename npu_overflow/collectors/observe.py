@@ -1,0 +1,268 @@
+"""One observed run of a step: which operators made or passed on non-finite values, and which origins reached a gradient."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+
+from npu_overflow.collectors import compat
+from npu_overflow.collectors.blame import Flow, Op, Origin
+from npu_overflow.collectors.finite import all_finite, first_bad, is_float
+from npu_overflow.collectors.hooks import Watcher
+from npu_overflow.collectors.undo import UndoLog
+
+__all__ = ["Draws", "Held", "HeldTensor", "StepWatcher"]
+
+MAX_HELD = 32  # operators whose tensors are kept in one step
+MAX_PASSED_ON = 16  # of them, operators that only passed non-finite values on
+
+# stateful random operators: their draws are kept, so that every run of one step draws the same
+_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
+           "StatefulRandomBinomial", "RngReadAndSkip")
+
+Draws = Dict[Tuple[str, int], List[Any]]
+
+
+@dataclass
+class HeldTensor:
+    """A tensor of an operator that is kept for the dump: the tensor, or the numbers of one that is too large to keep."""
+
+    tensor: Any
+    dtype: str
+    shape: Tuple[int, ...]
+    cut: Optional[Dict[str, Any]] = None
+
+
+@dataclass
+class Held:
+    """An operator with a non-finite output (or the first consumer of a non-finite tensor from outside), with its tensors."""
+
+    op: Op
+    bits: int
+    origin: Optional[Origin]
+    inputs: List[HeldTensor] = field(default_factory=list)
+    outputs: List[HeldTensor] = field(default_factory=list)
+
+
+class StepWatcher(Watcher):
+    """Watches one run of a step.
+
+    Args:
+        undo: the undo log of this run.
+        labels: names of tensors from outside, by tensor number: (kind, name, tensor).
+        variable_name: the name of the variable behind a resource handle.
+        budget: bytes of tensors that may be held.
+        repaired: keys of origins whose non-finite values are replaced by finite ones in this run.
+        draws: results of random operators of an earlier run of the same step; filled when empty.
+    """
+
+    def __init__(
+        self,
+        undo: UndoLog,
+        labels: Mapping[int, Tuple[str, str, Any]],
+        variable_name: Callable[[Any], str],
+        budget: int = 0,
+        repaired: FrozenSet[str] = frozenset(),
+        draws: Optional[Draws] = None,
+    ) -> None:
+        self.flow = Flow()
+        for number, (kind, name, tensor) in labels.items():
+            self.flow.label(number, kind, name, tensor)
+        self.held: List[Held] = []
+        self.operators = 0
+        self.not_held = 0
+        self.sinks = 0  # bits that reach a gradient given to an optimizer
+        self.written = 0  # bits that reach a variable, for loops without an optimizer
+        self.applied = 0  # how often an optimizer was given gradients
+        self.bad_gradients = 0
+        self._undo, self._variable_name = undo, variable_name
+        self._budget, self._repaired = budget, repaired
+        self._draws: Draws = {} if draws is None else draws
+        self._drawn: Dict[str, int] = {}
+        self._held_numbers: Set[int] = set()
+        self._last_needed = 0
+
+    # --- hooks ------------------------------------------------------------------------------------------------------------------
+
+    def before(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+        """Save what the operator will write, repair what this run repairs, repeat the draws of an earlier run."""
+        self.operators += 1
+        for tensor in inputs:
+            self._meet(tensor)
+        if self._repaired and isinstance(inputs, list):
+            self._repair_inputs(op, inputs)
+        if op.type.startswith(("Assign", "Resource")) and op.type not in ("ResourceGather", "ResourceGatherNd"):
+            self.written |= self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
+        outputs = self._undo.before(op.type, inputs, ctx)
+        if outputs is None and op.type.startswith(_RANDOM):
+            ordinal = self._drawn.get(op.type, 0)
+            self._drawn[op.type] = ordinal + 1
+            outputs = self._draws.get((op.type, ordinal))
+        return outputs
+
+    def after(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any]) -> List[Any]:
+        """Follow the flow of non-finite values through the operator and keep its tensors where it shows any."""
+        if op.type.startswith(_RANDOM):
+            self._draws.setdefault((op.type, self._drawn[op.type] - 1), outputs)
+        self._undo.after(outputs)
+        if op.type == "ReadVariableOp" and outputs:
+            self._read_variable(inputs[0], outputs[0])
+            return outputs
+        bad = [i for i, tensor in enumerate(outputs) if not all_finite(tensor)]
+        if bad and "operator:" + op.name in self._repaired:
+            outputs = self._repair_outputs(op, inputs, attrs, outputs, bad)
+            bad = [i for i in bad if not all_finite(outputs[i])]
+        numbers = [compat.tensor_id(tensor) for tensor in inputs]
+        made = [compat.tensor_id(tensor) for tensor in outputs]
+        waiting = [origin for origin in self.flow.origins if origin.op is None]
+        if bad and op.type in ("ResourceGather", "ResourceGatherNd") and not self.flow.reached(numbers):
+            self.flow.variable_read(numbers[0], self._variable_name(inputs[0]), inputs[0], finite=False)
+            waiting = [origin for origin in self.flow.origins if origin.op is None]
+        bits, origin = self.flow.ran(op, numbers, made, [made[i] for i in bad])
+        consumed = next((item for item in waiting if item.op is op), None)
+        if bad or consumed is not None:
+            self._hold(op, bits, origin or consumed, inputs, outputs)
+        return outputs
+
+    def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
+        """Gradients were given to an optimizer: what they carry has consequences."""
+        self.applied += 1
+        self._last_needed = len(self.held)
+        for gradient in gradients:
+            tensor = getattr(gradient, "values", gradient) if hasattr(gradient, "dense_shape") else gradient
+            if tensor is None or not hasattr(tensor, "_id"):
+                continue
+            self._meet(tensor)
+            bits = self.flow.carried(compat.tensor_id(tensor))
+            self.bad_gradients += bool(bits)
+            self.sinks |= bits
+
+    # --- results ----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def kept(self) -> List[Held]:
+        """The held operators that could have had consequences: those before the last gradients were given to an optimizer (metrics come after)."""
+        return self.held[: self._last_needed] if self.applied else self.held
+
+    @property
+    def consequences(self) -> int:
+        """Bits of the origins that had consequences: those in gradients; without an optimizer, those written to variables."""
+        return self.sinks if self.applied else self.written
+
+    # --- parts ------------------------------------------------------------------------------------------------------------------
+
+    def _meet(self, tensor: Any) -> None:
+        """Look at a tensor that no operator of this step has made."""
+        number = compat.tensor_id(tensor)
+        if not self.flow.is_known(number) and tensor.dtype.name not in ("resource", "variant", "string"):
+            self.flow.outside(number, all_finite(tensor), tensor)
+
+    def _read_variable(self, handle: Any, value: Any) -> None:
+        name = self._variable_name(handle)
+        number = compat.tensor_id(value)
+        self.flow.label(number, "variable", name, value)
+        self.flow.variable_read(number, name, value, all_finite(value))
+
+    def _repair_inputs(self, op: Op, inputs: List[Any]) -> None:
+        for i, tensor in enumerate(inputs):
+            for origin in self.flow.of_bits(self.flow.carried(compat.tensor_id(tensor))):
+                key = origin.key if origin.op is not None or origin.source and origin.source[0] else "%s:%s" % (origin.kind, op.name)
+                if origin.kind != "operator" and key in self._repaired:
+                    inputs[i] = _repaired(tensor)
+                    break
+
+    def _repair_outputs(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any], bad: List[int]) -> List[Any]:
+        """Replace what the operator itself makes non-finite, and leave what it only passes on.
+
+        Where its inputs are not finite, it runs once more on repaired inputs: what is still non-finite then is its own.
+        """
+        own: List[Optional[Any]] = [None] * len(outputs)
+        if self.flow.reached([compat.tensor_id(tensor) for tensor in inputs]):
+            own = list(compat.run_again(op.type, [_repaired(tensor) for tensor in inputs], attrs, len(outputs)))
+        return [_repaired(tensor, own[i]) if i in bad else tensor for i, tensor in enumerate(outputs)]
+
+    def _hold(self, op: Op, bits: int, origin: Optional[Origin], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        passed_on = sum(held.origin is None for held in self.held)
+        if len(self.held) >= MAX_HELD or origin is None and passed_on >= MAX_PASSED_ON:
+            self.not_held += 1
+            return
+        held = Held(op, bits or (origin.bit if origin else 0), origin)
+        held.inputs = [self._keep(tensor) for tensor in inputs]
+        held.outputs = [self._keep(tensor) for tensor in outputs]
+        self.held.append(held)
+
+    def _keep(self, tensor: Any) -> HeldTensor:
+        dtype = tensor.dtype.name
+        shape = tuple(int(n) for n in tensor.shape) if dtype not in ("resource", "variant") else ()
+        kept = HeldTensor(tensor, dtype, shape)
+        number, size = compat.tensor_id(tensor), _bytes(dtype, tensor, shape)
+        if number not in self._held_numbers:
+            if size > self._budget:
+                kept.cut, kept.tensor = _numbers(tensor), None
+            else:
+                self._budget -= size
+                self._held_numbers.add(number)
+        return kept
+
+
+def _bytes(dtype: str, tensor: Any, shape: Tuple[int, ...]) -> int:
+    if dtype in ("resource", "variant", "string"):
+        return 0
+    count = 1
+    for n in shape:
+        count *= n
+    return count * int(tensor.dtype.size)
+
+
+def _repaired(tensor: Any, where: Optional[Any] = None) -> Any:
+    """The tensor with finite values in place of the others: ±1, small enough to do no new harm, large enough to divide by.
+
+    Args:
+        where: only elements that are non-finite in this tensor of the same shape are replaced.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    if not is_float(tensor):
+        return tensor
+    values = tensor.numpy()
+    wide = values.astype(np.float32) if values.dtype.kind not in "fc" else values
+    bad = ~np.isfinite(wide)
+    if where is not None:
+        also = where.numpy()
+        bad &= ~np.isfinite(also.astype(np.float32) if also.dtype.kind not in "fc" else also)
+    if not bad.any():
+        return tensor
+    signs = np.where(np.isinf(wide) & (wide.real < 0), -1.0, 1.0)
+    with tf.device(tensor.device):
+        return tf.constant(np.where(bad, signs, wide).astype(values.dtype), tensor.dtype)
+
+
+def _numbers(tensor: Any) -> Dict[str, Any]:
+    """Statistics of a tensor that is too large to keep: counts and extremes, the first bad element."""
+    import numpy as np
+
+    if not is_float(tensor) or tensor.dtype.is_complex:
+        return {}
+    values = compat.host_view(tensor)
+    values = tensor.numpy() if values is None else values
+    flat = values.reshape(-1)
+    found: Dict[str, Any] = {"min": None, "max": None, "mean": None, "nan": 0, "pos_inf": 0, "neg_inf": 0, "first_overflow": None}
+    total, count = 0.0, 0
+    for start in range(0, flat.size, 1 << 16):
+        part = flat[start : start + (1 << 16)].astype(np.float64)
+        nan, inf = np.isnan(part), np.isinf(part)
+        found["nan"] += int(nan.sum())
+        found["pos_inf"] += int((inf & (part > 0)).sum())
+        found["neg_inf"] += int((inf & (part < 0)).sum())
+        ordered = part[~nan]
+        if ordered.size:
+            low, high = float(ordered.min()), float(ordered.max())
+            found["min"] = low if found["min"] is None else min(found["min"], low)
+            found["max"] = high if found["max"] is None else max(found["max"], high)
+        finite = part[~(nan | inf)]
+        total, count = total + float(finite.sum()), count + finite.size
+    found["mean"] = total / count if count else None
+    bad = first_bad(values)
+    if bad is not None:
+        found["first_overflow"] = {"index": list(bad[0]), "value": bad[1]}
+    return found

@@ -1,0 +1,173 @@
+"""Replays one training step beside the training: eager, observed, without effect.
+
+A step is run once to see which origins reach a gradient. Where values of several origins mix, flow alone can't tell the guilty from the harmless (an
+attention mask of -inf flows into the same softmax as a real overflow), so the step is run again with origins repaired: guilty is an origin
+that alone, with every other one repaired, makes a gradient non-finite. A last run with a low loss scale tells whether a lower scale would cure it.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from npu_overflow.collectors.blame import Origin
+from npu_overflow.collectors.hooks import Hooks
+from npu_overflow.collectors.observe import Draws, Held, StepWatcher
+from npu_overflow.collectors.snapshot import Snapshot
+from npu_overflow.collectors.source import SourceLines
+from npu_overflow.collectors.undo import UndoLog
+from npu_overflow.errors import CannotCollect
+
+__all__ = ["Replay", "StepFindings"]
+
+MAX_ORIGINS = 8  # origins that are tested one by one
+
+
+@dataclass
+class StepFindings:
+    """What the replay of one step found.
+
+    Args:
+        culprit: key of the origin to blame, or None.
+        guilty: keys of all origins found guilty or not cleared, the culprit first.
+        held: operators with their tensors, in the order of execution.
+        origins: all origins of the first run.
+        reached: whether any gradient was non-finite.
+        cured_by_scale: whether a low loss scale leaves the gradients finite; None where there is none.
+        operators: operators that ran in the step.
+        not_held: operators with non-finite outputs beyond those held.
+    """
+
+    culprit: Optional[str] = None
+    guilty: Tuple[str, ...] = ()
+    held: List[Held] = field(default_factory=list)
+    origins: List[Origin] = field(default_factory=list)
+    reached: bool = False
+    cured_by_scale: Optional[bool] = None
+    operators: int = 0
+    not_held: int = 0
+
+
+class Replay:
+    """Runs one step again and again, each time undone.
+
+    Args:
+        run: runs the step once, eagerly.
+        labels: tensors from outside by number: (kind, name, tensor).
+        variable_name: names the variable behind a resource handle.
+        scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
+        max_memory: bytes of tensors held.
+        rewind: variables as they were when the step began, where they have moved since.
+        allow: resources that the step may use up.
+        apply: "skip" (optimizers do nothing) or "run" (several optimizer steps in one call).
+    """
+
+    def __init__(
+        self,
+        run: Callable[[], Any],
+        labels: Mapping[int, Tuple[str, str, Any]],
+        variable_name: Callable[[Any], str],
+        scales: List[Tuple[Callable[[float], None], float, float]],
+        max_memory: int,
+        rewind: Optional[Snapshot] = None,
+        allow: Tuple[Any, ...] = (),
+        apply: str = "skip",
+    ) -> None:
+        self._run, self._labels, self._variable_name = run, labels, variable_name
+        self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
+        self._rewind = rewind
+        self._draws: Draws = {}
+
+    def findings(self) -> StepFindings:
+        """Replay the step and say whom to blame.
+
+        Raises:
+            CannotCollect: the step can't be replayed; the training is as it was.
+        """
+        first = self._observed(budget=self._max_memory)
+        found = StepFindings(held=first.kept, origins=first.flow.origins, operators=first.operators, not_held=first.not_held)
+        candidates = first.flow.of_bits(first.consequences)
+        found.reached = bool(candidates)
+        if not candidates:
+            return found
+        found.guilty = self._guilty(candidates, found)
+        found.culprit = found.guilty[0]
+        if self._scales:
+            found.cured_by_scale = not self._observed(lower_scale=True).consequences
+        return found
+
+    def _guilty(self, candidates: List[Origin], found: StepFindings) -> Tuple[str, ...]:
+        """Keys of the guilty, by repair: the first that alone makes a gradient non-finite comes first."""
+        keys = [origin.key for origin in candidates]
+        for _ in range(4):  # repairing an origin can uncover one behind it
+            rest = self._observed(frozenset(keys), budget=self._max_memory)
+            hidden = [origin for origin in rest.flow.of_bits(rest.consequences) if origin.key not in keys]
+            if not hidden:
+                break
+            keys += [origin.key for origin in hidden]
+            known = {held.op.name for held in found.held}
+            found.held += [held for held in rest.kept if held.origin in hidden and held.op.name not in known]
+            found.origins += hidden
+        if len(keys) == 1:
+            return tuple(keys)
+        order = {origin.key: origin.op.number if origin.op else 0 for origin in found.origins}
+        keys.sort(key=lambda key: order.get(key, 0))
+        tested = keys[:MAX_ORIGINS]
+        for key in tested:
+            if self._observed(frozenset(keys) - {key}).consequences:
+                return (key, *[other for other in keys if other != key and other not in tested[: tested.index(key)]])
+        return tuple(keys)  # harmful only together: the first of them
+
+    def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
+        with UndoLog() as undo:
+            for resource in self._allow:
+                undo.allow(resource)
+            watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)
+            now = self._rewind.swap() if self._rewind else None
+            try:
+                for set_scale, then, _ in self._scales:
+                    set_scale(_lower(then) if lower_scale else then)
+                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply):
+                    self._run_step()
+            finally:
+                undo.undo()  # before the scale: the step itself may have written it
+                for set_scale, _, after in self._scales:
+                    set_scale(after)
+                if now:
+                    now.swap()
+            return watcher
+
+    def _run_step(self) -> None:
+        """The step; whatever it raises is the replay's failure, never the training's."""
+        try:
+            _boundary(self._run)
+        except CannotCollect:
+            raise
+        except Exception as error:
+            text = str(error).splitlines()[0][:200] if str(error) else ""
+            raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error
+
+
+def _lower(scale: float) -> float:
+    """A loss scale that would cure whatever a loss scale can cure: 1, the usual floor, or far below where it stands there already."""
+    return 1.0 if scale > 1.0 else scale / 2**16
+
+
+def _boundary(run: Callable[[], Any]) -> None:
+    """Frames above this one belong to the step, frames below it to the training call."""
+    run()
+
+
+def variable_names(variables: List[Any]) -> Callable[[Any], str]:
+    """A function that names the variable behind a resource handle, from variables that are known.
+
+    Args:
+        variables: TensorFlow's and Keras 3's; of one that is both, the later name is taken.
+    """
+    names: Dict[int, str] = {}
+    for variable in variables:
+        handle = getattr(variable, "handle", None)
+        if handle is None:
+            handle = getattr(getattr(variable, "_value", None), "handle", None)
+        if handle is not None and hasattr(handle, "_id"):
+            names[handle._id] = str(getattr(variable, "path", None) or getattr(variable, "name", "variable")).split(":")[0]
+    return lambda handle: names.get(getattr(handle, "_id", -1), "variable")

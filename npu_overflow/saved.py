@@ -1,0 +1,83 @@
+"""Reports of a running training: analyzed in the process and saved beside the manifest, aside first and then renamed."""
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from npu_overflow.manifest import Manifest, plain
+from npu_overflow.options import WatchOptions
+from npu_overflow.report.model import LossScale, Remark, Report
+from npu_overflow.report import texts
+from npu_overflow.version import __version__
+
+__all__ = ["analyzed", "empty", "plain_options", "save", "shown", "versions"]
+
+
+def analyzed(folder: str, manifest: Manifest) -> Report:
+    """The report of a tree, which carries its manifest."""
+    from npu_overflow.analysis.analyzer import analyze
+
+    return analyze(folder, mode=manifest.mode)
+
+
+def empty(folder: str, manifest: Manifest) -> Report:
+    """The report of a collection that wrote nothing: why, and what the watch saw of the loss scale."""
+    return Report(
+        path=folder,
+        version=__version__,
+        mode=manifest.mode,
+        rank=manifest.rank,
+        world_size=manifest.world_size,
+        remarks=tuple(Remark(texts.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
+        loss_scale=LossScale(tuple(manifest.drops), manifest.rate, tuple(str(item.get("name")) for item in manifest.optimizers)),
+        reason=manifest.reason,
+    )
+
+
+def save(report: Report, folder: str, manifest: Manifest, language: str) -> Optional[str]:
+    """Write ``report.json`` and ``report.txt`` into ``folder``; returns the path of the text, or None where the disk refuses."""
+    import io
+
+    text = io.StringIO()
+    report.print(file=text, language=language)
+    several = "-%d" % manifest.rank if manifest.world_size > 1 else ""
+    path = None
+    try:
+        for name, content in (("report%s.json" % several, report.to_json()), ("report%s.txt" % several, text.getvalue())):
+            path = os.path.join(folder, name)
+            aside = os.path.join(folder, ".%s.part" % name)
+            with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(content)
+            os.replace(aside, path)
+            manifest.reports.append(name)
+    except OSError:
+        return None
+    return path
+
+
+def shown(path: str) -> str:
+    """A path as a user would type it: relative where it lies below the working folder."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
+
+
+def versions() -> Dict[str, str]:
+    """Versions of what is loaded in this process."""
+    found = {"npu_overflow": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
+    for name in ("tensorflow", "keras", "tf_keras", "npu_device", "numpy"):
+        version = getattr(sys.modules.get(name), "__version__", None)
+        if isinstance(version, str):
+            found[name] = version
+    return found
+
+
+def plain_options(options: WatchOptions) -> Dict[str, Any]:
+    """The options as a manifest can hold them."""
+    values = {item.name: getattr(options, item.name) for item in dataclasses.fields(options)}
+    for name in ("on_report", "optimizer", "collector"):
+        if values[name] is not None and not isinstance(values[name], str):
+            values[name] = type(values[name]).__name__
+    made: Dict[str, Any] = plain(values)
+    return made

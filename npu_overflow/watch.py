@@ -1,0 +1,164 @@
+"""Two thin doors to a Session: ``OverflowWatch`` for Keras ``fit``, ``overflow_dump`` for everything else.
+
+``OverflowWatch`` has a callback's methods and no callback's base class: so it works with keras, tf.keras and tf_keras alike, and making one
+touches no TensorFlow (on an NPU nothing of TensorFlow may exist before the device opens).
+"""
+from __future__ import annotations
+
+import contextlib
+import math
+from types import TracebackType
+from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+
+from npu_overflow.collectors import compat
+from npu_overflow.options import WatchOptions
+from npu_overflow.report.model import Report
+from npu_overflow.session import Session
+
+__all__ = ["OverflowWatch", "overflow_dump"]
+
+
+class OverflowWatch:
+    """A Keras callback that watches the loss scale and, after repeated overflows, reports the operator that overflows first.
+
+    Example:
+        ``model.fit(data, callbacks=[npu_overflow.OverflowWatch()])``
+
+    Args:
+        options: see ``WatchOptions``; all by keyword.
+
+    Raises:
+        UsageError: an unknown option, or a value that is not accepted.
+    """
+
+    # what Keras asks of its callbacks
+    _supports_tf_logs = True  # tf.keras 2.x: logs may stay tensors, so a step does not wait for them
+    _chief_worker_only = None
+    _keras_api_names = ()
+    async_safe = False
+
+    def __init__(self, **options: Any) -> None:
+        self._session = Session(WatchOptions.of(**options))
+        self.model: Any = None
+        self.params: Dict[str, Any] = {}
+        self._begun: Optional[int] = None
+
+    # --- what people read -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """"watching", "collecting", "reported" (until the next trigger is allowed) or "off"."""
+        return self._session.state
+
+    @property
+    def drops(self) -> List[Tuple[int, float, float]]:
+        """Falls of the loss scale: (training step, before, after)."""
+        return self._session.drops
+
+    @property
+    def reports(self) -> List[Report]:
+        """Reports of this training, oldest first."""
+        return self._session.reports
+
+    @property
+    def stop_requested(self) -> bool:
+        """True once a report was made and ``on_overflow`` is "stop"."""
+        return self._session.stop_requested
+
+    def step(self, loss_scale: Optional[float] = None, finite: Optional[bool] = None) -> contextlib.AbstractContextManager[None]:
+        """Mark one training step of a loop that nothing else reveals.
+
+        ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…, finite=…)`` after a step only watches.
+
+        Args:
+            loss_scale: the loss scale after the step.
+            finite: whether the step's gradients were finite.
+        """
+        if loss_scale is None and finite is None:
+            return self._session.marked_step()
+        self._session.told_step(loss_scale, finite)
+        return contextlib.nullcontext()
+
+    # --- Keras hooks ------------------------------------------------------------------------------------------------------------
+
+    def set_params(self, params: Dict[str, Any]) -> None:
+        """Keras hands over the parameters of ``fit``."""
+        self.params = params
+
+    def set_model(self, model: Any) -> None:
+        """Keras hands over the model."""
+        self.model = model
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """A new training: everything starts afresh."""
+        self._session.begin(self.model)
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """The next training call begins at step ``batch`` of the epoch."""
+        self._begun = batch
+        self._session.before_fit_call(self.model, compat.steps_per_execution(self.model))
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A training call ended at step ``batch`` of the epoch."""
+        steps = batch - self._begun + 1 if self._begun is not None else 1
+        self._session.after_steps(max(1, steps), self._loss_is_finite(logs))
+        if self._session.stop_requested:
+            self.model.stop_training = True
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """A new epoch: Keras starts its running mean of the loss again."""
+        self._session.epoch_begins()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Training ended."""
+        self._session.end()
+
+    def _loss_is_finite(self, logs: Any) -> Optional[bool]:
+        """Whether the loss is finite, asked only where nothing else tells (asking waits for the step)."""
+        if not self._session.needs_loss or not isinstance(logs, dict) or "loss" not in logs:
+            return None
+        try:
+            return math.isfinite(float(logs["loss"]))
+        except (TypeError, ValueError):
+            return None
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Hooks of Keras that are of no interest here."""
+
+    on_batch_begin = on_batch_end = on_epoch_end = on_test_begin = on_test_end = on_predict_begin = on_predict_end = _nothing
+    on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return True
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return False
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return False
+
+
+class overflow_dump:
+    """Watches a training loop of any kind: ``with npu_overflow.overflow_dump(): train()``.
+
+    Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too. Yields the watch.
+
+    Args:
+        options: as for ``OverflowWatch``.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._watch = OverflowWatch(**options)
+        self._undo: List[Callable[[], None]] = []
+
+    def __enter__(self) -> OverflowWatch:
+        session = self._watch._session
+        session.begin(None)
+        session.surround(self._undo)
+        return self._watch
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        while self._undo:
+            self._undo.pop()()
+        self._watch._session.end(failed=kind is not None)
+
