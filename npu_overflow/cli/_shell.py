@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -88,16 +89,16 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except Exception as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        complain(texts.say("cli.internal", language, what="%s: %s" % (type(error).__name__, error)), texts.say("cli.internal.hint", language, variable=TRACEBACK))
+        what = "%s: %s" % (type(error).__name__, error)
+        complain(texts.say("cli.internal", language, what=what), texts.say("cli.internal.hint", language, variable=TRACEBACK))
         return FAILED
 
 
 def _reader_left() -> int:
     """The reader of a pipe has read enough, as ``head`` does; nothing is wrong."""
-    try:
+    # where no file is behind it, nothing will be flushed at exit
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):  # no file behind it: nothing will be flushed at exit
-        pass
     return DONE
 
 

@@ -5,16 +5,26 @@ from typing import Any, Dict, List
 
 from npu_overflow.report import texts, wording
 from npu_overflow.report.escape import clean
-from npu_overflow.report.flow import Line
+from npu_overflow.report.flow import Line, cells
 from npu_overflow.report.model import Operator
 from npu_overflow.report.screen import Fact, Screen
 from npu_overflow.report.tensors import tensor_lines
 
 __all__ = ["VERDICT_STYLES", "advice_text", "show_culprit"]
 
+#: blanks before a line of code in an advice text; two are enough on a screen
+CODE_INDENT = 4
+
 _AI_CORES = ("AI Core", "AIC", "AIV")
 
-VERDICT_STYLES: Dict[str, str] = {"computed_here": "type", "inherited": "warn", "internal": "type", "padding_only": "good", "absorbed": "good", "unknown": "warn"}
+VERDICT_STYLES: Dict[str, str] = {
+    "computed_here": "type",
+    "inherited": "warn",
+    "internal": "type",
+    "padding_only": "good",
+    "absorbed": "good",
+    "unknown": "warn",
+}
 
 
 def show_culprit(screen: Screen, first: Operator, language: str) -> None:
@@ -106,7 +116,9 @@ def _advice(screen: Screen, first: Operator, language: str) -> None:
         margin = "  %d. " % count if len(first.advice) > 1 else "  "
         for line in advice_text(first, code, language).split("\n"):
             if line.startswith(" "):
-                screen.add_unbroken((clean(line.rstrip()), "command"), margin=" " * len(margin))
+                code = clean((line[CODE_INDENT:] if line.startswith(" " * CODE_INDENT) else line.lstrip()).rstrip())
+                room = max(0, screen.width - cells(code))
+                screen.add_unbroken((code, "command"), margin=" " * min(len(margin) + 2, room))
             else:
                 screen.add((clean(line), ""), margin=margin)
             margin = " " * len(margin)

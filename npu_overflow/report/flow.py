@@ -136,9 +136,7 @@ def _broken(word: Line, width: int) -> List[Line]:
                 lines[-1].append((text, style))
                 used += cells(text)
                 break
-            cut = max(text.rfind(char, 0, taken) for char in _BREAK_AFTER) + 1
-            if cut < taken - max(12, width // 3):
-                cut = taken
+            cut = _break(text, taken, width)
             if cut:
                 lines[-1].append((text[:cut], style))
             elif not lines[-1]:
@@ -149,6 +147,15 @@ def _broken(word: Line, width: int) -> List[Line]:
             lines.append([])
             used = 0
     return [item for item in lines if item]
+
+
+def _break(text: str, taken: int, width: int) -> int:
+    """Where to break a name of which ``taken`` characters fit: after a slash if that leaves the line half full, else after another mark."""
+    slash = text.rfind("/", 0, taken) + 1
+    if slash > taken // 2:
+        return slash
+    mark = max(text.rfind(char, 0, taken) for char in _BREAK_AFTER) + 1
+    return mark if mark >= taken - max(12, width // 3) else taken
 
 
 def _fitting(text: str, width: int) -> int:

@@ -215,7 +215,10 @@ class Report:
 
 
 #: outside strings JSON has none of these: control characters past ASCII, zero width and bidi characters, separators, surrogates
-_HIDDEN = re.compile("[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]")
+_HIDDEN = re.compile(
+    "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e"
+    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 def _escaped(match: Match[str]) -> str:

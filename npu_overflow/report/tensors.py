@@ -163,13 +163,18 @@ def _blocks(rows: Sequence[Named], width: int, language: str) -> List[Line]:
     inner = max(20, width - len(margin))
     lines: List[Line] = []
     for name, tensor in rows:
-        block = join([[(clean(tensor.dtype), "")], [(clean(tensor.format), "")], [(_shape_text(tensor, language), "")]], inner, "  ")
-        note = not_decoded(tensor, language)
+        note, counted = not_decoded(tensor, language), has_numbers(tensor) and 0 not in tensor.shape
+        about: List[Line] = [[(clean(tensor.dtype), "")], [(clean(tensor.format), "")], [(_shape_text(tensor, language), "")]]
+        if 0 in tensor.shape:
+            about.append([(texts.say("report.empty", language), "dim")])
+        elif counted and not _any_count(tensor):
+            about.append([(texts.say("report.clean", language), "good")])
+        block = join(about, inner, "  ")
         if note:
             block.extend(wrap([(note, "warn")], inner))
-        if has_numbers(tensor):
+        if counted:
             block.extend(join(_extremes(tensor, language), inner))
-            block.extend(join(_findings(tensor, language), inner))
+            block.extend(join(_findings(tensor, language), inner) if _any_count(tensor) else [])
         block = indent(block, margin)
         block[0][0] = (pad(name, len(margin)), "bad" if has_overflow(tensor) else "head")
         lines.extend(block)
@@ -188,11 +193,15 @@ def _extremes(tensor: TensorSummary, language: str) -> List[Line]:
     return items
 
 
+_COUNTS = ("nan", "pos_inf", "neg_inf", "saturated", "overflow_in_padding")
+
+
+def _any_count(tensor: TensorSummary) -> bool:
+    return any(getattr(tensor, name) for name in _COUNTS) or tensor.first_overflow is not None
+
+
 def _findings(tensor: TensorSummary, language: str) -> List[Line]:
-    counts = ("nan", "pos_inf", "neg_inf", "saturated", "overflow_in_padding")
-    if not any(getattr(tensor, name) for name in counts) and tensor.first_overflow is None:
-        return [[(texts.say("report.clean", language), "good")]]
-    items = [_labelled(name, _count(name)(tensor, language), language) for name in counts if name != "overflow_in_padding" or tensor.overflow_in_padding]
+    items = [_labelled(name, _count(name)(tensor, language), language) for name in _COUNTS if name != "overflow_in_padding" or tensor.overflow_in_padding]
     if tensor.first_overflow is not None:
         items.append(_labelled("first", (value_at(tensor.first_overflow), "bad"), language))
     return items

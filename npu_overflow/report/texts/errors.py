@@ -116,7 +116,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "show.folder": ("{path} is a folder; show takes one file.", "{path} 是目录；show 只接受单个文件。"),
     "show.folder.hint": ("For a folder: npu-overflow analyze {path}", "目录请使用：npu-overflow analyze {path}"),
     "show.file": ("{path} can't be shown. {reason}", "无法显示 {path}。{reason}"),
-    "show.file.hint": ("Accepted are operator dumps, overflow records, .npy files and saved JSON reports.", "可接受算子 dump、溢出记录、.npy 文件和已保存的 JSON 报告。"),
+    "show.file.hint": (
+        "Accepted are operator dumps, overflow records, .npy files and saved JSON reports.",
+        "可接受算子 dump、溢出记录、.npy 文件和已保存的 JSON 报告。",
+    ),
     "show.npy": ("It is no array that numpy can load without pickle: {reason}.", "它不是 numpy 可在不使用 pickle 的情况下加载的数组：{reason}。"),
     "show.tensor": ("There is no tensor {name} here; accepted: {known}.", "此处没有张量 {name}；可选：{known}。"),
     "show.no_tensors": ("This file holds no tensors; --tensor, --index and --save need some.", "该文件不含张量，无法使用 --tensor、--index 和 --save。"),
@@ -124,6 +127,39 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "The index {index} does not fit the shape {shape}; accepted are numbers and ranges separated by commas, such as 3,:,0:8.",
         "索引 {index} 与形状 {shape} 不符；应为以逗号分隔的数字和范围，例如 3,:,0:8。",
     ),
-    "show.index_which": ("--index needs one tensor: give it with --tensor. Here are: {known}.", "--index 需要指定一个张量：请用 --tensor 给出。可选：{known}。"),
+    "show.index_which": (
+        "--index needs one tensor: give it with --tensor. Here are: {known}.",
+        "--index 需要指定一个张量：请用 --tensor 给出。可选：{known}。",
+    ),
     "show.no_values": ("{name} has no values to show: {reason}.", "{name} 没有可显示的值：{reason}。"),
+    "dump_config.action": (
+        "Unknown action {action!r}; accepted: {accepted}, several joined with '|'.",
+        "未知的 action {action!r}；可选值：{accepted}，多个用 '|' 连接。",
+    ),
+    "dump_config.exclusive": ("{one!r} and {other!r} exclude each other.", "{one!r} 与 {other!r} 不能同时使用。"),
+    "dump_config.exclusive.hint": ("Choose one of them.", "请二选一。"),
+    "dump_config.too_late": (
+        "The device is open already; it reads its options once, when it opens, so the dump can't be switched on any more.",
+        "设备已经打开；设备只在打开时读取一次选项，此时已无法再开启 dump。",
+    ),
+    "dump_config.too_late.hint": (
+        "Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew.",
+        "请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)，然后重新启动训练。",
+    ),
+    "dump_config.no_overflow_dump": (
+        "This version of npu_device has no overflow dump (no option dump_config.enable_dump_debug).",
+        "当前版本的 npu_device 不支持溢出 dump（没有 dump_config.enable_dump_debug 选项）。",
+    ),
+    "dump_config.no_overflow_dump.hint": ("Install a newer one.", "请安装更新的版本。"),
+    "dump_config.no_option": ("This version of npu_device has no option {option}.", "当前版本的 npu_device 没有选项 {option}。"),
+    "dump_config.other_dump": (
+        "The option dump_config.{other} is on; the device refuses the dump of all operators and the overflow dump together.",
+        "选项 dump_config.{other} 已开启；设备不允许同时开启全量算子 dump 与溢出 dump。",
+    ),
+    "dump_config.other_dump.hint": ("Switch it off before npu_device.open().", "请在 npu_device.open() 之前将其关闭。"),
+    "dump_config.unwritable": ("{path} can't be written: {reason}.", "无法写入 {path}：{reason}。"),
+    "dump_config.unwritable.hint": (
+        "Give another dump_path; it must be readable and writable, on a disk with room.",
+        "请指定其他 dump_path；该目录须可读写，且磁盘空间充足。",
+    ),
 }

@@ -119,6 +119,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.headroom": ("{bits} bits", "{bits} 位"),
     "report.original": ("{shape} of {original}", "{shape}，原始 {original}"),
     "report.clean": ("no overflow values", "无溢出值"),
+    "report.empty": ("empty", "空"),
     "report.more_tensors": ("… and {count} more, {bad} of them with overflow values", "……另有 {count} 个张量，其中 {bad} 个含溢出值"),
     "report.note.no_data": ("no data: the address was null", "无数据：地址为空"),
     "report.note.cut": ("the file is cut: {bytes} of its data", "文件不完整：仅有 {bytes} 数据"),
