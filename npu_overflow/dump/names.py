@@ -7,7 +7,6 @@ from typing import List, Optional
 __all__ = ["Name", "clean", "dump_name", "parse_name", "record_name"]
 
 _RECORD = ("opdebug", "node_opdebug")
-_TIMESTAMP_DIGITS = 16
 _LONGEST_NUMBER = 20
 
 
@@ -43,7 +42,7 @@ def parse_name(file_name: str) -> Optional[Name]:
     numbers = _tail(parts)
     if numbers == 0:
         return None
-    op_type, op_name = parts[0], ".".join(parts[1:-numbers])
+    op_type, op_name = parts[0], parts[1]
     values: List[int] = [int(part) for part in parts[-numbers:]]
     kind = "statistics" if statistics else "dump"
     if not statistics and op_type.lower() == _RECORD[0] and op_name.lower() == _RECORD[1]:
@@ -55,20 +54,13 @@ def parse_name(file_name: str) -> Optional[Name]:
 
 def _tail(parts: List[str]) -> int:
     """How many numbers end a name: 2 (old files), 3, 7 (FFTS+), or 0 where it is no dump's name."""
-    if len(parts) < 4 or not parts[0] or not parts[1]:
+    numbers = len(parts) - 2
+    if numbers not in (2, 3, 7) or not parts[0] or not parts[1]:
         return 0
-    digits = 0
-    for part in reversed(parts[2:]):
+    for part in parts[2:]:
         if not (part.isdigit() and part.isascii() and len(part) <= _LONGEST_NUMBER):
-            break
-        digits += 1
-    if len(parts) == digits + 2 and digits in (2, 3, 7):
-        return digits
-    # dots inside an operator name: only the 16 digits of the timestamp tell the forms apart
-    for numbers, timestamp in ((7, -5), (3, -1), (2, -1)):
-        if digits >= numbers and len(parts[timestamp]) >= _TIMESTAMP_DIGITS and "" not in parts:
-            return numbers
-    return 0
+            return 0
+    return numbers
 
 
 def clean(name: str) -> str:
