@@ -8,6 +8,7 @@ from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Flow, Op, Origin
 from npu_overflow.collectors.finite import all_finite, first_bad, is_float
 from npu_overflow.collectors.hooks import Watcher
+from npu_overflow.collectors.repair import repaired, repaired_outputs
 from npu_overflow.collectors.undo import UndoLog
 
 __all__ = ["Draws", "Held", "HeldTensor", "StepWatcher"]
@@ -109,7 +110,8 @@ class StepWatcher(Watcher):
             return outputs
         bad = [i for i, tensor in enumerate(outputs) if not all_finite(tensor)]
         if bad and "operator:" + op.name in self._repaired:
-            outputs = self._repair_outputs(op, inputs, attrs, outputs, bad)
+            inherits = bool(self.flow.reached([compat.tensor_id(tensor) for tensor in inputs]))
+            outputs = repaired_outputs(op.type, inputs, attrs, outputs, inherits)
             bad = [i for i in bad if not all_finite(outputs[i])]
         numbers = [compat.tensor_id(tensor) for tensor in inputs]
         made = [compat.tensor_id(tensor) for tensor in outputs]
@@ -167,18 +169,8 @@ class StepWatcher(Watcher):
             for origin in self.flow.of_bits(self.flow.carried(compat.tensor_id(tensor))):
                 key = origin.key if origin.op is not None or origin.source and origin.source[0] else "%s:%s" % (origin.kind, op.name)
                 if origin.kind != "operator" and key in self._repaired:
-                    inputs[i] = _repaired(tensor)
+                    inputs[i] = repaired(tensor)
                     break
-
-    def _repair_outputs(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any], bad: List[int]) -> List[Any]:
-        """Replace what the operator itself makes non-finite, and leave what it only passes on.
-
-        Where its inputs are not finite, it runs once more on repaired inputs: what is still non-finite then is its own.
-        """
-        own: List[Optional[Any]] = [None] * len(outputs)
-        if self.flow.reached([compat.tensor_id(tensor) for tensor in inputs]):
-            own = list(compat.run_again(op.type, [_repaired(tensor) for tensor in inputs], attrs, len(outputs)))
-        return [_repaired(tensor, own[i]) if i in bad else tensor for i, tensor in enumerate(outputs)]
 
     def _hold(self, op: Op, bits: int, origin: Optional[Origin], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         passed_on = sum(held.origin is None for held in self.held)
@@ -211,30 +203,6 @@ def _bytes(dtype: str, tensor: Any, shape: Tuple[int, ...]) -> int:
     for n in shape:
         count *= n
     return count * int(tensor.dtype.size)
-
-
-def _repaired(tensor: Any, where: Optional[Any] = None) -> Any:
-    """The tensor with finite values in place of the others: ±1, small enough to do no new harm, large enough to divide by.
-
-    Args:
-        where: only elements that are non-finite in this tensor of the same shape are replaced.
-    """
-    import numpy as np
-    import tensorflow as tf
-
-    if not is_float(tensor):
-        return tensor
-    values = tensor.numpy()
-    wide = values.astype(np.float32) if values.dtype.kind not in "fc" else values
-    bad = ~np.isfinite(wide)
-    if where is not None:
-        also = where.numpy()
-        bad &= ~np.isfinite(also.astype(np.float32) if also.dtype.kind not in "fc" else also)
-    if not bad.any():
-        return tensor
-    signs = np.where(np.isinf(wide) & (wide.real < 0), -1.0, 1.0)
-    with tf.device(tensor.device):
-        return tf.constant(np.where(bad, signs, wide).astype(values.dtype), tensor.dtype)
 
 
 def _numbers(tensor: Any) -> Dict[str, Any]:
