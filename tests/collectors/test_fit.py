@@ -1,0 +1,149 @@
+"""The main job on real training: fit under watch, on every supported TensorFlow."""
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import training
+
+import npu_overflow
+
+pytestmark = pytest.mark.tensorflow
+
+HOT = list(range(training.HOT_FROM, 60))
+
+
+@pytest.fixture()
+def keras(tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.chdir(tmp_path)
+    keras = training.set_up()
+    yield keras
+    training.tear_down(keras)
+
+
+def fit(model: Any, hot: Any, watch: Any = None, steps: int = 60, **kwargs: Any) -> Any:
+    training.weights(model)
+    x, y = training.data(steps, hot)
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch] if watch else [], **kwargs)
+    return training.state(model)
+
+
+def test_names_the_layer_that_overflows(keras: Any, capsys: Any) -> None:
+    watch = npu_overflow.OverflowWatch(language="en")
+    model = training.compiled(training.functional(keras), keras)
+    fit(model, HOT, watch)
+    assert len(watch.reports) == 1
+    first = watch.reports[0].first
+    assert (first.op_type, first.op_name, first.phase, first.origin) == ("MatMul", "net/hot/MatMul", "forward", "operator")
+    assert first.core == "CPU" and first.verdict == "computed_here" and first.cured_by_scale is False
+    assert first.train_step >= training.HOT_FROM + 5
+    assert first.outputs[0].dtype == "float16" and first.outputs[0].pos_inf > 0
+    assert "net/hot/MatMul" in capsys.readouterr().out
+
+
+def test_weights_are_those_of_a_training_without_the_watch(keras: Any) -> None:
+    plain = fit(training.compiled(training.functional(keras), keras), HOT)
+    training.set_up()
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    watched = fit(training.compiled(training.functional(keras), keras), HOT, watch)
+    assert len(watch.reports) == 1
+    assert training.same(plain, watched)
+    training.set_up()
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    assert max(np.abs(a - b).max() for a, b in zip(plain[:4], training.state(model)[:4])) > 1e-4  # the training did move
+
+
+def test_one_overflowing_step_in_forty_is_no_case(keras: Any, capsys: Any) -> None:
+    hot = [step for step in range(1, 160) if step % 40 == 0]
+    plain = fit(training.compiled(training.functional(keras), keras), hot, steps=160)
+    training.set_up()
+    watch = npu_overflow.OverflowWatch(language="en")
+    watched = fit(training.compiled(training.functional(keras), keras), hot, watch, steps=160)
+    assert watch.reports == [] and watch.state == "watching"
+    assert [drop[0] for drop in watch.drops] == hot
+    assert training.same(plain, watched)
+    told = capsys.readouterr()
+    assert "overflows first" not in told.out and "3 of 160 steps overflowed (1.88 %)" in told.err
+
+
+def test_a_subclassed_model_gets_the_line_of_the_user(keras: Any) -> None:
+    class Net(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.first = keras.layers.Dense(8, activation="relu", name="first")
+            self.hot = keras.layers.Dense(6, name="hot")
+            self.out = keras.layers.Dense(1, dtype="float32", name="out")
+
+        def call(self, x: Any) -> Any:
+            h = self.first(x)
+            h = self.hot(h)  # the line to be named
+            return self.out(h)
+
+    model = training.compiled(Net(), keras)
+    model(np.zeros((1, training.FEATURES), np.float32))
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    fit(model, HOT, watch)
+    first = watch.reports[0].first
+    with open(__file__, encoding="utf-8") as file:
+        line = next(number for number, text in enumerate(file, 1) if "the line to be named" in text)
+    assert first.op_name == "net/hot/MatMul"
+    assert first.location == "test_fit.py:%d" % line and first.location_kind == "call"
+
+
+def test_the_compiled_function_is_not_traced_again(keras: Any) -> None:
+    traces = []
+
+    class Counting(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, x: Any) -> Any:
+            import tensorflow as tf
+
+            if not tf.executing_eagerly():
+                traces.append(1)
+            return x
+
+    def net() -> Any:
+        inputs = keras.Input((training.FEATURES,))
+        h = Counting()(keras.layers.Dense(8, activation="relu", name="first")(inputs))
+        h = keras.layers.Dense(6, name="hot")(h)
+        return training.compiled(keras.Model(inputs, keras.layers.Dense(1, dtype="float32", name="out")(h)), keras)
+
+    fit(net(), HOT)
+    plain = len(traces)
+    traces.clear()
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    fit(net(), HOT, watch)
+    assert len(watch.reports) == 1
+    assert len(traces) == plain
+
+
+def test_the_tree_is_in_the_vendors_format_and_is_analyzed_again(keras: Any) -> None:
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    fit(training.compiled(training.functional(keras), keras), HOT, watch)
+    report = watch.reports[0]
+    assert os.path.isfile(os.path.join(report.path, report.first.dump_file))
+    assert os.path.isfile(os.path.join(report.path, report.first.record_file))
+    again = npu_overflow.analyze(report.path)
+    assert again.first.op_name == report.first.op_name and again.first.outputs == report.first.outputs
+    with open(os.path.join(report.path, "report.json"), encoding="utf-8") as file:
+        assert npu_overflow.Report.from_json(file.read()).first.op_name == report.first.op_name
+
+
+def test_dropout_batch_normalization_and_metrics_are_untouched(keras: Any) -> None:
+    def net() -> Any:
+        inputs = keras.Input((training.FEATURES,))
+        h = keras.layers.Dense(8, activation="relu", name="first")(inputs)
+        h = keras.layers.Dropout(0.3, seed=5)(h)
+        h = keras.layers.Dense(6, name="hot")(h)
+        h = keras.layers.BatchNormalization()(h)
+        return training.compiled(keras.Model(inputs, keras.layers.Dense(1, dtype="float32", name="out")(h)), keras)
+
+    plain = fit(net(), HOT)
+    training.set_up()
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    watched = fit(net(), HOT, watch)
+    assert len(watch.reports) == 1
+    assert watch.reports[0].first.op_name.endswith("hot/MatMul")
+    assert training.same(plain, watched)
