@@ -27,7 +27,14 @@ __all__ = ["MODES", "analyze"]
 MODES = ("saturation", "inf_nan")
 
 
-def analyze(path: str = DEFAULT_DUMP_PATH, *, run: Optional[str] = None, limit: Optional[int] = None, mode: Optional[str] = None, progress: bool = False) -> Report:
+def analyze(
+    path: str = DEFAULT_DUMP_PATH,
+    *,
+    run: Optional[str] = None,
+    limit: Optional[int] = None,
+    mode: Optional[str] = None,
+    progress: bool = False,
+) -> Report:
     """Find the operators that overflowed, the first of them, and why.
 
     Args:
@@ -194,10 +201,8 @@ class _Analysis:
         return {"old": "saturation", "magic": "inf_nan"}.get(opened.found.layout)
 
     def _report_mode(self, operators: Sequence[Opened], first: Optional[int]) -> Optional[str]:
-        if operators:
-            found = self._mode(operators[first or 0])
-        else:
-            found = next((manifest.mode for manifest in self.manifests if manifest.mode), self.given_mode)
+        recorded = next((manifest.mode for manifest in self.manifests if manifest.mode), self.given_mode)
+        found = self._mode(operators[first or 0]) if operators else recorded
         if self.given_mode is not None and found != self.given_mode:
             self.remarks.append(("remark.mode_known", {"mode": found, "given": self.given_mode}))
         return found

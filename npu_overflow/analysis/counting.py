@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
     All are None where there is no such element.
     """
 
-    count: int = 0
+    elements: int = 0
     nan: int = 0
     pos_inf: int = 0
     neg_inf: int = 0
@@ -92,7 +92,7 @@ class CodeCounter:
         good, weights = values[finite], counts[finite]
         magnitudes = np.abs(good)
         return Numbers(
-            count=int(self._counts.sum()),
+            elements=int(self._counts.sum()),
             nan=nan,
             pos_inf=int(counts[values == np.inf].sum()),
             neg_inf=int(counts[values == -np.inf].sum()),
@@ -218,7 +218,7 @@ class FloatCounter:
         low = -math.inf if special.neg_inf else min(self._lows, default=None)
         high = math.inf if special.pos_inf else max(self._highs, default=None)
         return Numbers(
-            count=int(self._counts.sum()),
+            elements=int(self._counts.sum()),
             nan=special.nan,
             pos_inf=special.pos_inf,
             neg_inf=special.neg_inf,
@@ -289,7 +289,7 @@ class IntegerCounter:
         """What was counted so far."""
         low, high = self._low, self._high
         return Numbers(
-            count=self._count,
+            elements=self._count,
             zeros=self._zeros,
             minimum=bool(low) if self._boolean and low is not None else low,
             maximum=bool(high) if self._boolean and high is not None else high,

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
-__all__ = ["HostFacts", "host_facts"]
+__all__ = ["HostFacts", "checked_number", "host_facts"]
 
 _ORIGINS = ("operator", "variable", "data", "constant")
 _ROLES = ("culprit", "origin", "inherited", "absorbed")
@@ -68,17 +68,26 @@ def _one_of(value: Any, accepted: Any) -> Optional[str]:
 
 
 def _whole(value: Any) -> Optional[int]:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
-def _number(value: Any) -> Any:
-    """A number, "inf", "-inf" and "nan" included, or None."""
+def checked_number(value: Any) -> Optional[Union[bool, int, float]]:
+    """A number from outside, the words "inf", "-inf" and "nan" included, or None; integers beyond 64 bits become floats."""
     if isinstance(value, str):
         return _WORDS.get(value)
-    return value if isinstance(value, (bool, int, float)) else None
+    if isinstance(value, (bool, float)):
+        return value
+    if not isinstance(value, int):
+        return None
+    if -(2**63) <= value < 2**64:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
-def _index(value: Any) -> Optional[list]:  # type: ignore[type-arg]
+def _index(value: Any) -> Optional[List[int]]:
     if isinstance(value, (list, tuple)) and len(value) <= 64 and all(_whole(item) is not None for item in value):
         return list(value)
     return None
@@ -88,16 +97,15 @@ def _detail(value: Any) -> Optional[Mapping[str, Any]]:
     """{"name", "element", "value"} of an origin that is no operator."""
     if not isinstance(value, dict):
         return None
-    return {"name": _text(value.get("name")), "element": _index(value.get("element")), "value": _number(value.get("value"))}
+    return {"name": _text(value.get("name")), "element": _index(value.get("element")), "value": checked_number(value.get("value"))}
 
 
 def _statistics(value: Mapping[str, Any]) -> Dict[str, Any]:
     """Statistics of one tensor as ``statistics.with_statistics`` takes them."""
-    result: Dict[str, Any] = {name: _number(value.get(name)) for name in ("min", "max")}
-    mean = _number(value.get("mean"))
-    result["mean"] = None if mean is None else float(mean)
+    result: Dict[str, Any] = {name: checked_number(value.get(name)) for name in ("min", "max")}
+    result["mean"] = checked_number(value.get("mean"))
     result.update({name: _whole(value.get(name)) for name in ("count", "nan", "pos_inf", "neg_inf")})
     first = value.get("first_overflow")
     if isinstance(first, dict) and _index(first.get("index")) is not None:
-        result["first_overflow"] = {"index": _index(first["index"]), "value": _number(first.get("value"))}
+        result["first_overflow"] = {"index": _index(first["index"]), "value": checked_number(first.get("value"))}
     return result

@@ -13,6 +13,9 @@ from npu_overflow.report.model import Operator
 
 __all__ = ["Context", "operator_of"]
 
+_FROM_HOST = ("phase", "location", "location_kind", "forward_op", "origin", "origin_detail", "cured_by_scale")
+_FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
+
 
 @dataclass(frozen=True)
 class Context:
@@ -49,12 +52,10 @@ def operator_of(context: Context, index: int) -> Operator:
     codes, evidence = advise(_case(context, index)) if opened.inputs is not None or opened.problems else ((), {})
     from_host: Dict[str, Any] = {}
     if host is not None:
-        names = ("phase", "location", "location_kind", "forward_op", "origin", "origin_detail", "cured_by_scale")
-        from_host = {name: getattr(host, name) for name in names}
+        from_host = {name: getattr(host, name) for name in _FROM_HOST}
     from_part: Dict[str, Any] = {}
     if part is not None:
-        names = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
-        from_part = {name: getattr(part, name) for name in names}
+        from_part = {name: getattr(part, name) for name in _FROM_PART}
         from_part["status_bits"] = bits_of(part.status)
         from_part["status_text"] = _status_text(opened)
     return Operator(

@@ -8,12 +8,15 @@ from typing import Any, Mapping, Optional, Tuple
 import numpy as np
 
 from npu_overflow.analysis.counting import CHUNK, Numbers
+from npu_overflow.analysis.hostfacts import checked_number
 from npu_overflow.analysis.kinds import Kind, kind_of, may_overflow
 from npu_overflow.dump.regions import Region
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.report.model import TensorSummary
 
-__all__ = ["Facts", "summarize", "with_statistics"]
+__all__ = ["Facts", "summarize", "unread", "with_statistics"]
+
+NOTHING = Numbers()
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Facts:
 
     summary: TensorSummary
     state: str
-    numbers: Numbers = Numbers()
+    numbers: Numbers = NOTHING
     largest: Optional[float] = None
     remark: Optional[str] = None
 
@@ -80,22 +83,22 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: Mapping[str, Any
     """
     kind = kind_of(tensor.dtype)
     largest = kind.largest if kind else None
-    low, high = given.get("min"), given.get("max")
-    extremes = [float(value) for value in (low, high) if value is not None and not isinstance(value, bool)]
-    nan = given.get("nan")
+    low, high, mean = (checked_number(given.get(name)) for name in ("min", "max", "mean"))
+    extremes = [float(value) for value in (low, high) if value is not None]
+    counts = {name: _whole(given.get(name)) for name in ("count", "nan", "pos_inf", "neg_inf")}
     numbers = Numbers(
-        count=int(given.get("count") or 0),
-        nan=int(any(math.isnan(value) for value in extremes)) if nan is None else int(nan),
-        pos_inf=int(given.get("pos_inf") or math.inf in extremes),
-        neg_inf=int(given.get("neg_inf") or -math.inf in extremes),
+        elements=counts["count"] or 0,
+        nan=int(any(math.isnan(value) for value in extremes)) if counts["nan"] is None else counts["nan"],
+        pos_inf=counts["pos_inf"] or int(math.inf in extremes),
+        neg_inf=counts["neg_inf"] or int(-math.inf in extremes),
         at_max=sum(abs(value) == largest for value in set(extremes)),
         minimum=None if low is None or low != low else low,
         maximum=None if high is None or high != high else high,
-        mean=given.get("mean"),
+        mean=None if mean is None else float(mean),
         largest=max((abs(value) for value in extremes if math.isfinite(value)), default=None),
     )
     overflow = _overflows(numbers, mode) if largest is not None else 0
-    known = bool(extremes) or None not in (nan, given.get("pos_inf"), given.get("neg_inf"))
+    known = bool(extremes) or None not in (counts["nan"], counts["pos_inf"], counts["neg_inf"])
     state = "overflow" if overflow else ("clean" if known or not may_overflow(tensor.dtype) else "unknown")
     summary = TensorSummary(
         **_identity(tensor),
@@ -104,6 +107,12 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: Mapping[str, Any
         note=None if known else "no_data",
     )
     return Facts(summary, state, numbers, largest)
+
+
+def _whole(value: Any) -> Optional[int]:
+    """A count from outside, or None where it is none."""
+    number = checked_number(value)
+    return int(number) if number is not None and math.isfinite(number) and number >= 0 else None
 
 
 def _identity(tensor: Tensor) -> Mapping[str, Any]:
@@ -167,7 +176,7 @@ def _count(tensor: Tensor, kind: Kind, region: Optional[Region]) -> Tuple[Number
             mask = np.repeat(mask, kind.parts)
         inside.add(stored[mask])
         outside.add(stored[~mask])
-    return inside.numbers(), outside.numbers() if region is not None else Numbers()
+    return inside.numbers(), outside.numbers() if region is not None else NOTHING
 
 
 def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str]) -> Optional[Mapping[str, Any]]:
