@@ -41,8 +41,8 @@ def tensors_of(envelope: Envelope, thread_id: Optional[int], host: Optional[Mapp
     sides: Dict[str, List[Tensor]] = {"input": [], "output": [], "buffer": [], "space": []}
     for (side, index, item), place in zip(items, places):
         if side in ("buffer", "space"):
-            note = place.note or (None if place.have == item.size else "cut")
-            sides[side].append(Tensor(side, index, 0, "undefined", "", (), None, place.have, item.size, note or "not_decoded"))
+            note = place.note or ("not_decoded" if place.have == item.size else "cut")
+            sides[side].append(Tensor(side, index, 0, "undefined", "", (), None, place.have, item.size, note, source=place.source, offset=place.offset))
             continue
         tensor = _tensor(side, index, item, place, slices.get(side, {}).get(index))
         if tensor.note == "cut" and trouble is None and not (isinstance(meant, dict) and "%s.%d" % (side, index) in meant):
