@@ -43,6 +43,11 @@ class NpuOverflowError(Exception):
         code = self.code + ".hint"
         return texts.say(code, language, **self.values) if texts.known(code) else ""
 
+    def for_user(self) -> str:
+        """Message and hint in the user's language."""
+        language = texts.language_of_user()
+        return (self.message(language) + " " + self.hint(language)).strip()
+
     def __str__(self) -> str:
         hint = self.hint()
         return self.message() + (" " + hint if hint else "")

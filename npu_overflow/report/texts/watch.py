@@ -68,4 +68,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "自定义梯度的算子无法关联到其正向算子：未找到 TensorFlow 内部接口 {name}。",
     ),
     "compat.slow_batches": ("batches are handed over more slowly: TensorFlow's {name} was not found.", "批数据的传递变慢：未找到 TensorFlow 内部接口 {name}。"),
+    "dump_config.little_room": (
+        "only {free} GB are free for the dump in {path}; the dump of one step can have gigabytes.",
+        "{path} 所在磁盘仅剩 {free} GB；单个训练步的 dump 可能达到数 GB。",
+    ),
+    "dump_config.exception_dump": (
+        "enable_exception_dump is 1: on networks with dynamic shapes this disables the overflow dump. Leave it at its default, 2.",
+        "enable_exception_dump 的值为 1：对于动态 shape 网络，这会使溢出 dump 失效。请保持默认值 2。",
+    ),
 }

@@ -1,0 +1,6 @@
+"""Training helpers."""
+from __future__ import annotations
+
+from npu_device.train import optimizer
+
+__all__ = ["optimizer"]
