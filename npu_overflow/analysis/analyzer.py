@@ -12,13 +12,12 @@ from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
 from npu_overflow.analysis.remarks import of_records, remarks_of
 from npu_overflow.analysis.selection import Found, Selection, read_records
+from npu_overflow.analysis.sentences import english
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
 from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
 from npu_overflow.errors import PathError, UsageError
 from npu_overflow.manifest import Manifest, read_manifests
-from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.report import texts
 from npu_overflow.report.model import Problem, Remark, Report
 from npu_overflow.version import __version__
 
@@ -28,7 +27,7 @@ MODES = ("saturation", "inf_nan")
 
 
 def analyze(
-    path: str = DEFAULT_DUMP_PATH,
+    path: str = "precision_data/overflow/dump",
     *,
     run: Optional[str] = None,
     limit: Optional[int] = None,
@@ -246,11 +245,11 @@ class _Analysis:
         return os.path.relpath(path, self.tree.root).replace(os.sep, "/")
 
     def _listed_problems(self) -> Tuple[Problem, ...]:
-        """Each once, even where several entries share a file."""
+        """By file, each once, even where several entries share a file."""
         result: List[Problem] = []
-        for item in self.problems:
+        for item in sorted(self.problems, key=lambda item: item.path):
             values = dict(item.values)
-            problem = Problem(self._relative(item.path), texts.say(item.code, "en", **values), item.code, values)
+            problem = Problem(self._relative(item.path), english(item.code, **values), item.code, values)
             if problem not in result:
                 result.append(problem)
         return tuple(result)
@@ -259,7 +258,7 @@ class _Analysis:
         remarks = self.remarks + [(code, dict(values)) for manifest in self.manifests for code, values in manifest.remarks]
         result: List[Remark] = []
         for code, values in remarks:
-            remark = Remark(texts.say(code, "en", **values), code, dict(values))
+            remark = Remark(english(code, **values), code, dict(values))
             if remark not in result:
                 result.append(remark)
         return tuple(result)

@@ -6,9 +6,9 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.analysis.opening import Opened
 from npu_overflow.analysis.rules import Case, advise
+from npu_overflow.analysis.sentences import english
 from npu_overflow.analysis.steps import Before
 from npu_overflow.dump.status import bits_of, meanings_of
-from npu_overflow.report import texts
 from npu_overflow.report.model import Operator
 
 __all__ = ["Context", "operator_of"]
@@ -88,8 +88,8 @@ def _status_text(opened: Opened) -> Tuple[str, ...]:
     if part is None:
         return ()
     if opened.host is not None:
-        return (texts.say("status.host", "en"),)
-    return tuple(texts.say(code, "en", **values) for code, values in meanings_of(part.core, part.status))
+        return (english("status.host"),)
+    return tuple(english(code, **values) for code, values in meanings_of(part.core, part.status))
 
 
 def _case(context: Context, index: int) -> Case:

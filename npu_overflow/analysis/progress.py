@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 import time
 
-from npu_overflow.report import texts
+from npu_overflow.analysis.sentences import english
 
 __all__ = ["Progress"]
 
@@ -22,11 +22,10 @@ class Progress:
     def __init__(self, shown: bool) -> None:
         self._shown = shown
         self._next = time.monotonic() + QUIET
-        self._language = texts.language_of_user() if shown else "en"
 
     def step(self, code: str, done: int, total: int) -> None:
         """``done`` of ``total`` are done; ``code`` names the sentence."""
         if not self._shown or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + QUIET
-        print(texts.say(code, self._language, done=done, total=total), file=sys.stderr, flush=True)
+        print(english(code, done=done, total=total), file=sys.stderr, flush=True)

@@ -24,7 +24,8 @@ def tensor_of(array: np.ndarray, dtype: Optional[str] = None, side: str = "input
     name = dtype or array.dtype.name
     data = np.ascontiguousarray(array).tobytes()
     shape = more.pop("shape", array.shape)
-    return Tensor(side, index, codes.DATA_TYPE_NUMBERS[name], name, more.pop("format", "ND"), tuple(shape), bytes=len(data), size=len(data), source=data, **more)
+    layout = more.pop("format", "ND")
+    return Tensor(side, index, codes.DATA_TYPE_NUMBERS[name], name, layout, tuple(shape), bytes=len(data), size=len(data), source=data, **more)
 
 
 class Step:

@@ -62,7 +62,7 @@ def test_corpus(name: str) -> None:
 def test_corpus_from_the_command_line(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", "-m", "npu_overflow", "analyze", str(CORPUS / name / "dump"), "--json"]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry), PYTHONIOENCODING="utf-8")
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(tmp_path), env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, cwd=str(tmp_path), env=environment, check=False)
     assert (done.returncode, done.stderr.decode()) == (0, "")
     assert differences(json.loads(done.stdout.decode("utf-8")), expected_of(name)) == {}
 

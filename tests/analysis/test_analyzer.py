@@ -1,6 +1,7 @@
 """From trees to reports: what the corpus doesn't hold."""
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
 from npu_overflow.errors import PathError, UsageError
 from npu_overflow.manifest import Manifest
+from npu_overflow.options import DEFAULT_DUMP_PATH
 
 OTHER = np.array([[7.0, np.inf], [0.5, 4.0]], np.float16)
 
@@ -234,7 +236,8 @@ def test_a_host_tree(tmp_path: Path) -> None:
     assert (report.mode, report.host) == ("inf_nan", {"collector": "host", "core": "CPU"})
     assert titles(report) == [("model/mask/Log", "absorbed"), ("model/fc/MatMul", "computed_here")]
     assert [operator.core for operator in report.operators] == ["CPU", "CPU"]
-    assert (first.location, first.location_kind, first.phase, first.train_step, first.step, first.cured_by_scale) == ("train.py:13", "call", "forward", 130, 130, False)
+    assert (first.location, first.location_kind, first.phase, first.cured_by_scale) == ("train.py:13", "call", "forward", False)
+    assert (first.train_step, first.step) == (130, 130)
     assert report.operators[0].advice == () and "keep_float32" in first.advice
     assert first.status_text == ("a non-finite value came out of this operator",)
 
@@ -274,7 +277,8 @@ def test_statistics_of_a_tensor_that_was_cut(tmp_path: Path) -> None:
     "host",
     [
         {},
-        {"core": 3, "role": ["culprit"], "origin": {}, "phase": 1, "train_step": -4, "location": "", "tensors": [1], "origin_detail": "x", "cured_by_scale": "no"},
+        {"core": 3, "role": ["culprit"], "origin": {}, "phase": 1, "train_step": -4, "location": "", "tensors": [1]},
+        {"origin_detail": "x", "cured_by_scale": "no", "location_kind": 1, "forward_op": []},
         {"tensors": {"output.0": {"min": "x", "max": 10**18, "nan": -1, "first_overflow": {"index": "abc"}}, "input.0": 3}},
         {"origin_detail": {"name": 4, "element": [-1], "value": []}, "train_step": 2**63, "op_name": ["x"]},
     ],
@@ -300,7 +304,8 @@ def test_unfinished_steps_are_said(tmp_path: Path) -> None:
 
 def test_what_the_manifest_says(tmp_path: Path) -> None:
     Step(tmp_path, data_index=7).operator("Mul", "m/Mul", 1, 100, [CLEAN], [PINNED])
-    manifest = Manifest(run_id="job-7", rank=2, world_size=4, device=0, mode="saturation", rate=0.2, train_steps={7: 120}, drops=[(100, 4.0, 2.0), (120, 2.0, 1.0)])
+    manifest = Manifest(run_id="job-7", rank=2, world_size=4, device=0, mode="saturation", rate=0.2, train_steps={7: 120})
+    manifest.drops = [(100, 4.0, 2.0), (120, 2.0, 1.0)]
     manifest.optimizers = [{"name": "Adam"}, {"name": "Adam"}]
     manifest.remarks = [("remark.interrupted", {"done": 1, "total": 2})]
     manifest.write(str(tmp_path / RUN))
@@ -362,6 +367,10 @@ def test_wrong_paths(tmp_path: Path) -> None:
         analyze(str(tmp_path / "nowhere"))
     with pytest.raises(PathError, match=RUN):
         analyze(str(tmp_path), run="20200101000000")
+
+
+def test_the_default_path_is_that_of_the_options() -> None:
+    assert inspect.signature(analyze).parameters["path"].default == DEFAULT_DUMP_PATH
 
 
 def test_an_empty_folder_holds_no_overflow(tmp_path: Path) -> None:

@@ -31,10 +31,11 @@ HALF = read([1.0, np.inf])
 FULL = read([1.0, np.inf], "float32")
 BFLOAT = read(np.array([0x7F80, 0x3F80], np.uint16), "bfloat16")
 EMPTY_HALF = read(np.empty(0, np.float16))
+PADDED = read(np.pad(CLEAN, ((0, 14), (0, 14)), constant_values=np.inf).reshape(1, 1, 16, 16), format="FRACTAL_NZ", original_shape=(2, 2))
 GRADIENT = "gradient_tape/model/fc/MatMul"
 
 FIRES = [
-    ("padding", case("Log", "padding_only", outputs=[read(np.pad(CLEAN, ((0, 14), (0, 14)), constant_values=np.inf).reshape(1, 1, 16, 16), format="FRACTAL_NZ", original_shape=(2, 2))])),
+    ("padding", case("Log", "padding_only", outputs=[PADDED])),
     ("integer_status", case("Add", "internal", bits=0x10, core="AI Core")),
     ("integer_status", case("AddN", bits=0x110, core="AI Core")),
     ("mask_constant", case("Cast", inputs=[np.array([0, -1e9], np.float32)])),
