@@ -24,6 +24,9 @@ ALIASES = ("pt",)
 #: rows of values for one chosen tensor, and where all are shown
 MOST_ROWS, FEW_ROWS = 16, 2
 
+#: tensors whose first values are shown where all are
+MOST_SHOWN = 16
+
 #: above this, values of a padded tensor are shown in the order of the device: turning it around takes its memory several times
 MOST_TURNED = 1 << 28
 
@@ -177,7 +180,7 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
     chosen = _chosen(tensors, arguments)
     mode = arguments.mode or _mode_beside(path)
     counted = [(name, summarize(tensor, mode).summary) for name, tensor in chosen if tensor.side in ("input", "output", "array")]
-    screen.heading(texts.say("report.tensors", language))
+    screen.heading(texts.say("report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics", language))
     if counted:
         lines = named_lines(counted, screen.width - 2, language)
         screen.add_lines([[("  ", "")] + line for line in lines])
@@ -187,9 +190,10 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
         _selection(screen, chosen[0], arguments.index, language)
     elif any(_has_values(tensor) for _, tensor in chosen):
         screen.heading(texts.say("cli.show.values", language))
-        for named in chosen:
-            if _has_values(named[1]):
-                _first_values(screen, named, MOST_ROWS if arguments.tensor or len(tensors) == 1 else FEW_ROWS, language)
+        shown = [item for item in chosen if _has_values(item[1])][:MOST_SHOWN]
+        column = max(cells(name) for name, _ in shown)
+        for named in shown:
+            _first_values(screen, named, column, MOST_ROWS if arguments.tensor or len(tensors) == 1 else FEW_ROWS, language)
     if arguments.save:
         _save(screen, chosen, path, arguments, language)
     screen.show()
@@ -255,19 +259,19 @@ def _product(shape: Tuple[int, ...]) -> int:
     return result
 
 
-def _first_values(screen: Screen, named: Named, most: int, language: str) -> None:
+def _first_values(screen: Screen, named: Named, column: int, most: int, language: str) -> None:
     from npu_overflow.cli._arrays import rows_of
 
     name, tensor = named
     shape = tensor.original_shape or tensor.shape
     values, as_stored = _user_values(tensor, min(1 << 20, most * max(1, shape[-1] if shape else 1)))
     total = _product(shape) // max(1, shape[-1]) if shape else 1
-    lines, _ = rows_of(values, screen.width - 2 - cells(name) - 2, most)
-    _rows(screen, name, lines)
+    lines, _ = rows_of(values, screen.width - 2 - column - 2, most)
+    _rows(screen, pad(name, column), lines)
     if as_stored:
-        screen.add((texts.say("cli.show.stored", language), "dim"), margin=" " * (cells(name) + 4))
+        screen.add((texts.say("cli.show.stored", language), "dim"), margin=" " * (column + 4))
     if total > len(lines) and most == MOST_ROWS:
-        screen.add((texts.say("cli.show.more", language, count=total - len(lines)), "dim"), margin=" " * (cells(name) + 4))
+        screen.add((texts.say("cli.show.more", language, count=total - len(lines)), "dim"), margin=" " * (column + 4))
 
 
 def _rows(screen: Screen, name: str, lines: List[Tuple[str, str]]) -> None:

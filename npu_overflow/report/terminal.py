@@ -57,7 +57,9 @@ def next_command_of(report: Report) -> Optional[str]:
     first = report.first
     if first is None or first.dump_file is None:
         return None
-    path = report.path if os.path.isfile(report.path) else os.path.join(report.path, first.dump_file)
+    # files are relative to the path, or to its folder where one file was analyzed
+    folder = os.path.dirname(report.path) if os.path.isfile(report.path) else report.path
+    path = os.path.join(folder, first.dump_file)
     return "npu-overflow show " + shlex.quote(path) if clean(path, len(path)) == path else None
 
 
@@ -82,7 +84,7 @@ def _nothing(screen: Screen, report: Report, language: str) -> None:
 
 
 def _others(screen: Screen, report: Report, limit: Optional[int], language: str) -> None:
-    others = [(number, operator) for number, operator in enumerate(report.operators, 1) if operator is not report.first]
+    others = [(number, operator) for number, operator in enumerate(report.operators, 1) if number - 1 != report.first_index]
     if not others:
         return
     shown = others if limit is None else others[: max(0, limit - (report.first is not None))]

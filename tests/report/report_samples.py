@@ -7,6 +7,15 @@ from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Repo
 
 INF = float("inf")
 
+#: stands in for the catalogue's advice, whose wording is tested elsewhere
+ADVICE = {
+    "advice.sample_first": (
+        "{tensor} of {op_name} stands at {limit}. Keep it in float32:\n    with npu.keep_dtype_scope():\n        y = layer(x)",
+        "{op_name} 的 {tensor} 达到 {limit}。请保持 float32：\n    with npu.keep_dtype_scope():\n        y = layer(x)",
+    ),
+    "advice.sample_second": ("Otherwise, ask.", "否则请咨询支持人员。"),
+}
+
 
 def _half(index: int, low: float, high: float, mean: float, headroom: float, **more: Any) -> TensorSummary:
     fields: Dict[str, Any] = {"dtype": "float16", "format": "ND", "shape": (32, 64), "original_shape": (32, 64), "bytes": 4096}
@@ -29,6 +38,8 @@ CULPRIT = Operator(
     task_id=57,
     stream_id=3,
     verdict="computed_here",
+    advice=("sample_first", "sample_second"),
+    evidence={"sample_first": {"limit": 65504.0, "tensor": "output.0"}},
     steps_seen=3,
     steps_first=2,
     dump_file="20240517093010/0/ge_default_1/11/0/FusedMulAdd.mul.57.3.1715938212345678",
@@ -109,3 +120,52 @@ HOST = Report(
     ),
     loss_scale=LossScale(((31, 32768.0, 16384.0),), 0.004),
 )
+
+ORIGIN_DATA = Report(
+    path="precision_data/overflow/dump",
+    version="0.1.0",
+    mode="inf_nan",
+    records=1,
+    host={},
+    first_index=0,
+    operators=(
+        Operator(
+            op_type="Cast",
+            op_name="model/Cast",
+            core="CPU",
+            status=1,
+            train_step=7,
+            step=7,
+            verdict="inherited",
+            origin="data",
+            origin_detail={"name": "input 0 of the batch", "element": [3, 17], "value": float("nan")},
+            inputs=(TensorSummary(0, "float32", "ND", (4, 32), nan=1, first_overflow={"index": [3, 17], "value": float("nan")}),),
+            outputs=(),
+        ),
+    ),
+)
+
+NOT_REPRODUCED = Report(path="dump", version="0.1.0", run="20240517093010", mode="inf_nan", host={}, reason="not_reproduced_eagerly")
+
+NOTHING = Report(path="dump", version="0.1.0")
+
+ABSORBED = Report(
+    path="dump",
+    version="0.1.0",
+    records=1,
+    mode="inf_nan",
+    host={},
+    operators=(Operator(op_type="Log", op_name="m/Log", core="CPU", verdict="absorbed", inputs=(), outputs=()),),
+)
+
+UNREADABLE = Report(path="dump", version="0.1.0", records=2, problems=(Problem("a", "The file is empty."), Problem("b", "The file is empty.")))
+
+ALL = {
+    "npu": NPU,
+    "host": HOST,
+    "origin_data": ORIGIN_DATA,
+    "not_reproduced": NOT_REPRODUCED,
+    "nothing": NOTHING,
+    "absorbed": ABSORBED,
+    "unreadable": UNREADABLE,
+}

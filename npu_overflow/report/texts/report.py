@@ -160,8 +160,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "report.unreadable.title": ("No operator could be named", "无法确定溢出算子"),
     "report.unreadable": (
-        "There are {count} overflow records, but none of them names an operator. See the problems below.",
-        "共有 {count} 条溢出记录，但均无法对应到算子。请查看下面的问题。",
+        "Overflow records were found ({count}), but none of them names an operator; see below.",
+        "找到 {count} 条溢出记录，但均无法对应到算子，详见下文。",
     ),
     "report.absorbed.title": ("Nothing to blame", "没有需要处理的溢出"),
     "report.absorbed": (

@@ -1,0 +1,101 @@
+"""Any report that the model can hold, for property tests."""
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
+
+TEXT = st.text(max_size=30) | st.sampled_from(
+    ["nan", "inf", "a/" * 60 + "MatMul", "\x1b[31mred", "\u202eevil", "[bold]x[/bold]", "名字" * 40, "\udcff", "{0}{x}"],
+)
+COUNT = st.integers(0, 2**63)
+FLOAT = st.floats(allow_nan=False) | st.just(float("inf")) | st.sampled_from([65504.0, 3.4028234663852886e38, -0.0])
+NUMBER = FLOAT | COUNT | st.booleans()
+SHAPE = st.lists(st.integers(0, 2**40), max_size=6).map(tuple)
+ELEMENT = st.none() | st.builds(lambda index, value: {"index": index, "value": value}, st.lists(COUNT, max_size=5), FLOAT)
+EVIDENCE = st.dictionaries(st.sampled_from(["value", "limit", "index", "share"]), FLOAT | COUNT | st.lists(COUNT, max_size=3), max_size=3)
+CODES = st.lists(st.sampled_from(["sample_first", "sample_second", "of_a_later_version"]), max_size=3).map(tuple)
+
+
+def _maybe(strategy: Any) -> Any:
+    return st.none() | strategy
+
+
+TENSORS = st.builds(
+    TensorSummary,
+    index=st.integers(0, 99),
+    dtype=st.sampled_from(["float16", "bfloat16", "float32", "type 77", "string"]) | TEXT,
+    format=st.sampled_from(["ND", "FRACTAL_NZ"]) | TEXT,
+    shape=SHAPE,
+    original_shape=_maybe(SHAPE),
+    min=_maybe(NUMBER),
+    max=_maybe(NUMBER),
+    mean=_maybe(FLOAT),
+    nan=COUNT,
+    pos_inf=COUNT,
+    neg_inf=COUNT,
+    saturated=COUNT,
+    overflow_in_padding=COUNT,
+    first_overflow=ELEMENT,
+    headroom_log2=_maybe(st.floats(0, 2000)),
+    bytes=COUNT,
+    note=_maybe(st.sampled_from(["cut", "no_data", "missing", "not_decoded", "new note"])),
+)
+SIDE = _maybe(st.lists(TENSORS, max_size=3).map(tuple))
+OPERATORS = st.builds(
+    Operator,
+    op_type=_maybe(TEXT),
+    op_name=_maybe(TEXT),
+    core=st.sampled_from(["AI Core", "AIC", "CPU", "type 9"]) | TEXT,
+    status=COUNT | st.lists(COUNT, min_size=4, max_size=4).map(tuple),
+    status_bits=st.lists(TEXT, max_size=2).map(tuple),
+    status_text=st.lists(TEXT, max_size=2).map(tuple),
+    device=_maybe(COUNT),
+    rank=_maybe(COUNT),
+    step=_maybe(COUNT),
+    train_step=_maybe(COUNT),
+    timestamp=_maybe(COUNT),
+    task_id=_maybe(COUNT),
+    verdict=st.sampled_from(["computed_here", "inherited", "internal", "padding_only", "absorbed", "unknown", "new verdict"]),
+    origin=st.sampled_from(["operator", "variable", "data", "constant", "new origin"]),
+    origin_detail=_maybe(st.builds(lambda name, element, value: {"name": name, "element": element, "value": value}, TEXT, st.lists(COUNT, max_size=3), FLOAT)),
+    inherited_from=_maybe(TEXT),
+    phase=_maybe(st.sampled_from(["forward", "backward", "new phase"])),
+    location=_maybe(TEXT),
+    location_kind=_maybe(st.sampled_from(["call", "created", "fit", "new kind"])),
+    forward_op=_maybe(TEXT),
+    cured_by_scale=_maybe(st.booleans()),
+    advice=CODES,
+    evidence=EVIDENCE,
+    steps_seen=COUNT,
+    steps_first=COUNT,
+    dump_file=_maybe(TEXT),
+    inputs=SIDE,
+    outputs=SIDE,
+)
+_PLAIN = st.builds(
+    Report,
+    path=TEXT,
+    version=st.just("0.1.0"),
+    run=_maybe(TEXT),
+    mode=st.sampled_from([None, "saturation", "inf_nan"]),
+    records=COUNT,
+    rank=_maybe(COUNT),
+    world_size=_maybe(COUNT),
+    operators=st.lists(OPERATORS, max_size=4).map(tuple),
+    problems=st.lists(st.builds(Problem, TEXT, TEXT, code=_maybe(st.just("file.empty") | TEXT), values=EVIDENCE), max_size=3).map(tuple),
+    remarks=st.lists(st.builds(Remark, TEXT), max_size=3).map(tuple),
+    loss_scale=_maybe(st.builds(LossScale, st.lists(st.tuples(COUNT, FLOAT, FLOAT), max_size=3).map(tuple), _maybe(st.floats(0, 1)))),
+    reason=_maybe(st.just("not_reproduced_eagerly") | TEXT),
+)
+
+
+@st.composite
+def reports(draw: Any) -> Report:
+    """Any report, its primary finding one of its operators or None."""
+    report: Report = draw(_PLAIN)
+    indices = [st.none()] + [st.integers(0, len(report.operators) - 1)] * bool(report.operators)
+    return dataclasses.replace(report, first_index=draw(st.one_of(indices)))
