@@ -1,7 +1,7 @@
 """Numbers of the dump format and their names, as data."""
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, Optional
+from typing import Dict, FrozenSet, Iterable, Optional
 
 __all__ = [
     "COMPLEX",
@@ -18,6 +18,7 @@ __all__ = [
     "bytes_needed",
     "could_overflow",
     "data_type_name",
+    "elements",
     "format_name",
 ]
 
@@ -93,6 +94,14 @@ def format_name(number: int) -> str:
 def could_overflow(dtype: str) -> bool:
     """Whether an element of this type could be an overflow value; True for types that are not known well enough to say no."""
     return dtype not in _HARMLESS
+
+
+def elements(shape: Iterable[int]) -> int:
+    """Elements of a shape, exactly, however large."""
+    result = 1
+    for size in shape:
+        result *= size
+    return result
 
 
 def bytes_needed(dtype: str, count: int) -> Optional[int]:

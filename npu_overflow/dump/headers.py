@@ -46,17 +46,10 @@ def tensors_of(envelope: Envelope, thread_id: Optional[int], host: Optional[Mapp
             continue
         tensor = _tensor(side, index, item, place, slices.get(side, {}).get(index))
         if tensor.note == "cut" and trouble is None and not (isinstance(meant, dict) and "%s.%d" % (side, index) in meant):
-            needed = codes.bytes_needed(tensor.dtype, _count(tensor.shape))
+            needed = codes.bytes_needed(tensor.dtype, codes.elements(tensor.shape))
             trouble = ("dump.tensor_short", {"tensor": "%s.%d" % (side, index), "needed": needed, "bytes": tensor.bytes})
         sides[side].append(tensor)
     return sides, trouble
-
-
-def _count(shape: Shape) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def _places(envelope: Envelope, items: List[Any]) -> Tuple[List[_Bytes], Trouble]:
@@ -130,7 +123,7 @@ def _tensor(side: str, index: int, item: Any, place: _Bytes, piece: Optional[Tup
 
 def _note(dtype: str, shape: Shape, have: int, size: int) -> Optional[str]:
     """What to say of a tensor that has ``have`` of the bytes that its header promises."""
-    count = _count(shape)
+    count = codes.elements(shape)
     needed = codes.bytes_needed(dtype, count)
     if needed is None:
         return "cut" if have < size else "not_decoded"

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from npu_overflow.dump import fit
+from npu_overflow.dump.codes import elements
 
 __all__ = ["Region", "region_of"]
 
@@ -92,7 +93,7 @@ class Region:
     def unpack(self, values: np.ndarray) -> np.ndarray:
         """All elements in storage order as an array in the user's shape, padding removed; a slice keeps its own shape."""
         if self._placed is None or any(self._start) or self.stored != self._placed.shape:
-            whole = self.shape if int(np.prod(self.shape, dtype=object)) == values.size else self.stored
+            whole = self.shape if elements(self.shape) == values.size else self.stored
             return values.reshape(whole)
         valid = self.mask(0, values.size)
         positions = np.arange(values.size) if valid is None else np.flatnonzero(valid)
@@ -131,7 +132,7 @@ def region_of(
     if format_name in _PLAIN:
         if whole_shape is not None:
             return Region(shape, full, start=slice_start, layout=format_name)
-        same = original is not None and _product(original) == _product(shape)
+        same = original is not None and elements(original) == elements(shape)
         return Region(shape, original if same and original is not None else shape, layout=format_name)
     found, remark = None, None
     if format_name not in fit.FORMATS:
@@ -140,7 +141,7 @@ def region_of(
         remark = "region.groups"
     elif original is None:
         remark = "region.no_original_shape"
-    elif max(_product(full), _product(original)) > _MOST_ELEMENTS:
+    elif max(elements(full), elements(original)) > _MOST_ELEMENTS:
         remark = "region.no_fit"
     else:
         found = fit.FORMATS[format_name](full, original, named)
@@ -148,13 +149,6 @@ def region_of(
     if found is None or original is None:
         return Region(shape, full, start=slice_start, remark=remark)
     return Region(shape, original, found, slice_start, found.layout)
-
-
-def _product(shape: Shape) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def _unravel(positions: np.ndarray, shape: Shape) -> List[np.ndarray]:

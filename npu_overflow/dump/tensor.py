@@ -75,11 +75,7 @@ class Tensor:
             return 0
         if self.dtype not in codes.STORAGE:
             return self.bytes
-        count = self.bytes // self._element_bytes
-        for size in self.shape:
-            if size == 0:
-                return 0
-        return min(count, _product(self.shape))
+        return min(self.bytes // self._element_bytes, codes.elements(self.shape))
 
     @property
     def parts(self) -> int:
@@ -146,7 +142,7 @@ class Tensor:
         """``values`` in the user's layout: padding removed, in ``original_shape`` where it is known, else in ``shape``; flat where
         the tensor is not whole."""
         values = self.values()
-        return self.valid().unpack(values) if values.size == _product(self.shape) else values
+        return self.valid().unpack(values) if values.size == codes.elements(self.shape) else values
 
     def valid(self) -> Region:
         """Which elements are the user's and where they stand in the user's shape."""
@@ -159,13 +155,6 @@ class Tensor:
         if self.note not in (None, "not_decoded") or other.note not in (None, "not_decoded"):
             return False
         return all(bool((mine.view(np.uint8) == its.view(np.uint8)).all()) for mine, its in zip(self.chunks(), other.chunks()))
-
-
-def _product(shape: Tuple[int, ...]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result
 
 
 def _fill(file: FileIO, view: memoryview) -> None:

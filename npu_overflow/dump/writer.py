@@ -161,10 +161,7 @@ def _describe(item: Any, spec: TensorSpec, data: Any, is_output: bool) -> None:
     item.original_shape.dim.extend(shape if spec.original_shape is None else spec.original_shape)
     length = memoryview(data).nbytes if isinstance(data, (bytes, bytearray, memoryview)) else 0 if data is None else data.nbytes
     if data is None:
-        count = 1
-        for size in shape:
-            count *= size
-        length = codes.bytes_needed(codes.data_type_name(item.data_type), count) or 0
+        length = codes.bytes_needed(codes.data_type_name(item.data_type), codes.elements(shape)) or 0
     if spec.size is not None and data is not None and spec.size < length:
         raise ValueError("size %d is less than the %d bytes of data" % (spec.size, length))
     item.size = length if spec.size is None else spec.size
