@@ -242,7 +242,9 @@ class _Analysis:
 
     def _relative(self, path: str) -> str:
         """As the report names files: relative to the tree, with "/"."""
-        return os.path.relpath(path, self.tree.root).replace(os.sep, "/")
+        root = self.tree.root.rstrip(os.sep) + os.sep
+        inside = path[len(root):] if path.startswith(root) else os.path.relpath(path, self.tree.root)
+        return inside.replace(os.sep, "/")
 
     def _listed_problems(self) -> Tuple[Problem, ...]:
         """By file, each once, even where several entries share a file."""

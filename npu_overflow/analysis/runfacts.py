@@ -60,12 +60,11 @@ def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
         result[(run, folder)] = folder
 
     add(tree.root)
-    for entry in tree.records + tree.dumps:
-        folder = _time_folder(entry)
-        if folder is not None and ("", os.path.dirname(folder)) not in result:
-            add(os.path.dirname(folder))
-        if folder is not None:
-            add(folder)
+    for place, run in {(os.path.dirname(entry.path), entry.place.run) for entry in tree.records + tree.dumps}:
+        above = _time_folder(place, run)
+        if above is not None:
+            add(os.path.dirname(above))
+            add(above)
     folder = tree.root
     for _ in range(_LEVELS):
         name = os.path.basename(folder)
@@ -77,13 +76,10 @@ def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
     return result
 
 
-def _time_folder(entry: Entry) -> Optional[str]:
-    """The {time} folder above a file, or None."""
-    if entry.place.run is None:
-        return None
-    folder = os.path.dirname(entry.path)
-    for _ in range(_LEVELS):
-        if os.path.basename(folder) == entry.place.run:
+def _time_folder(folder: str, run: Optional[str]) -> Optional[str]:
+    """The {time} folder named ``run`` that ``folder`` lies in, or None."""
+    for _ in range(_LEVELS if run is not None else 0):
+        if os.path.basename(folder) == run:
             return folder
         folder = os.path.dirname(folder)
     return None

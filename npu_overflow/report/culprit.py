@@ -127,6 +127,8 @@ def _advice(screen: Screen, first: Operator, language: str) -> None:
 def advice_text(operator: Operator, code: str, language: str) -> str:
     """The sentence of one advice with its evidence filled in."""
     key = "advice." + code
+    if operator.core in ("CPU", "GPU") and texts.known(key + ".host"):
+        key += ".host"
     if not texts.known(key):
         return code
     return texts.say(key, language, **evidence_values(operator, code))

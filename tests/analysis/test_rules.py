@@ -191,3 +191,9 @@ def test_known_types() -> None:
     known = ["MatMul", "BatchMatMulV2", "ReduceSumD", "FusedMulAdd", "HcomAllReduce", "Softmax", "FusedBatchNormGradV3", "CudnnRNN", "XlaEinsum"]
     assert [name for name in known if not is_known(name)] == ["XlaEinsum"]
     assert not is_known("MyFancyKernel") and not is_known("")
+
+
+def test_on_a_cpu_the_fix_is_that_of_keras() -> None:
+    for core, expected in (("CPU", False), ("GPU", False), ("AIV", True)):
+        operator = Operator(op_type="MatMul", op_name="fc/MatMul", core=core)
+        assert ("npu.global_options" in advice_text(operator, "keep_float32", "en")) is expected
