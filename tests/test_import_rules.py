@@ -30,7 +30,8 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "analysis": ("errors", "dump", "manifest", "report.model"),
     "report": ("errors",),
     "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "dump_config", "ranks"),
-    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors"),
+    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
+    "saved": ("errors", "options", "manifest", "analysis", "report"),
     "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
     "launcher": ("*",),
     "cli": ("*",),
@@ -55,6 +56,7 @@ LIBRARIES: Dict[str, Tuple[str, ...]] = {
     "google": ("dump",),
     "rich": ("report", "cli"),
     "jinja2": ("report",),
+    "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
     "IPython": ("collectors", "launcher", "ranks", "session", "watch"),
 }
 

@@ -112,9 +112,21 @@ def _text(node: ast.AST) -> List[str]:
     return [value] if isinstance(value, str) else []
 
 
+def _prefix(tree: ast.AST) -> str:
+    """"cli.doctor." of a module with a ``say`` of its own that calls ``texts.say("cli.doctor." + code, …)``."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name == "say":
+            for node in ast.walk(function):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and _text(node.left):
+                    return _text(node.left)[0]
+    return ""
+
+
 def _uses(package_folder: Path) -> Iterator[Use]:
     for path in sorted(package_folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        prefix = _prefix(tree)
+        for node in ast.walk(tree):
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -123,6 +135,8 @@ def _uses(package_folder: Path) -> Iterator[Use]:
                 continue
             values = None if any(word.arg is None for word in node.keywords) else {str(word.arg) for word in node.keywords}
             for code in _text(node.args[place]):
+                if name == "say" and isinstance(node.func, ast.Name) and not texts.known(code):
+                    code = prefix + code
                 yield Use("%s:%d" % (path.relative_to(package_folder), node.lineno), code, values, name)
 
 
