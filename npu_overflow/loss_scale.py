@@ -334,7 +334,7 @@ def _is_optimizer(item: Any) -> bool:
 
 def _is_scaling(optimizer: Any) -> bool:
     """Whether it is a loss-scale optimizer, fully made."""
-    if not _is_scaling_class(type(optimizer)):
+    if isinstance(optimizer, type) or not _is_scaling_class(type(optimizer)):  # the class of a metaclass is no optimizer
         return False
     return "_loss_scale" in _own(optimizer) or _attribute(optimizer, "initial_scale") is not None
 

@@ -435,8 +435,7 @@ class Session:
         if given is not None:
             return list(given) if isinstance(given, (list, tuple)) else [given]
         if model is not None:
-            own = getattr(model, "optimizer", None)
-            return [own] if own is not None else []
+            return loss_scale.find_in_model(model)
         return loss_scale.find_optimizers()
 
     def _looks_apart(self) -> int:

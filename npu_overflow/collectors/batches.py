@@ -5,11 +5,11 @@ runs without retracing and the pipeline advances exactly as it would have.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 from npu_overflow.collectors import compat
 
-__all__ = ["Recorder", "can_feed", "draw", "feed", "labels_of"]
+__all__ = ["Batches", "can_feed", "draw", "feed", "labels_of"]
 
 
 def can_feed(iterator: Any) -> bool:
@@ -44,26 +44,6 @@ def feed(batches: List[Any], spec: Any) -> Any:
     return iter(internals.get("from_variant")(internals.get("to_variant")(dataset), spec))
 
 
-class Recorder:
-    """Stands in for an iterator argument of a user's function: hands on its elements one by one and keeps them.
-
-    How many elements the function draws is its own business, so they are pulled only when asked for.
-    """
-
-    def __init__(self, iterator: Any) -> None:
-        import tensorflow as tf
-
-        self.batches: List[Any] = []
-        self.spec = iterator.element_spec
-        self._iterator = iterator
-        self.stand_in = iter(tf.data.Dataset.from_generator(self._pull, output_signature=self.spec))
-
-    def _pull(self) -> Iterator[Any]:
-        for batch in self._iterator:
-            self.batches.append(batch)
-            yield batch
-
-
 def labels_of(structure: Any, names: Tuple[str, ...] = ()) -> Dict[int, Tuple[str, str, Any]]:
     """Tensors of a batch or of a function's arguments by number: ("data", name as a user would write it, tensor).
 
@@ -94,3 +74,20 @@ def _label(name: str, value: Any, found: Dict[int, Tuple[str, str, Any]], depth:
             _label("%s[%d]" % (name, i), item, found, depth + 1)
     elif depth < 8 and hasattr(value, "flat_values"):  # RaggedTensor
         _label(name, value.flat_values, found, depth + 1)
+
+
+class Batches:
+    """Stands in for an iterator in a replay: hands on the batches that the real call drew, as they are."""
+
+    def __init__(self, drawn: List[Any], spec: Any) -> None:
+        self._rest, self.element_spec = list(drawn), spec
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._rest:
+            raise StopIteration
+        return self._rest.pop(0)
+
+    next = get_next = __next__

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-__all__ = ["Flow", "Op", "Origin"]
+__all__ = ["Flow", "Op", "Origin", "key_of"]
 
 
 @dataclass
@@ -23,6 +23,7 @@ class Op:
     phase: str = "forward"
     forward: Optional[str] = None  # full name of the forward operator, for an operator of the backward pass
     location: Optional[Tuple[str, int, str]] = None
+    call: int = 0  # which call of a tf.function of the step: names repeat between them, as they do between graphs
 
 
 @dataclass
@@ -46,8 +47,13 @@ class Origin:
     def key(self) -> str:
         """The same in every run of the same step: names are given in the order of execution."""
         if self.kind == "operator" and self.op is not None:
-            return "operator:" + self.op.name
+            return key_of(self.op)
         return "%s:%s" % (self.kind, self.source[0] if self.source else (self.op.name if self.op else "?"))
+
+
+def key_of(op: Op) -> str:
+    """Key of the origin that an operator is or would be."""
+    return "operator:%s" % op.name if op.call == 0 else "operator:%s (call %d)" % (op.name, op.call)
 
 
 # operators that hand values on as they are: what they make of a batch or a literal is still the batch or the literal
@@ -64,6 +70,7 @@ class Flow:
         self.origins: List[Origin] = []
         self._carried: Dict[int, int] = {}  # tensor -> bits of the origins that it descends from; finite tensors have no entry
         self._labels: Dict[int, Tuple[str, str, Any]] = {}  # tensor -> kind, name, source tensor: values handed on unchanged from outside
+        self._written: Dict[str, int] = {}  # variable -> bits of the values that this step wrote into it
         self._made: Dict[int, bool] = {}  # tensors that operators of this step made, and outside tensors already looked at
 
     def label(self, number: int, kind: str, name: str, tensor: Any) -> None:
@@ -94,9 +101,17 @@ class Flow:
     def variable_read(self, number: int, name: str, tensor: Any, finite: bool) -> None:
         """A variable was read into a tensor."""
         self._made[number] = True
-        if not finite:
+        written = self._written.get(name, 0)
+        if not finite and written:
+            self._carried[number] = written
+        elif not finite:
             known = next((o for o in self.origins if o.kind == "variable" and o.source is not None and o.source[0] == name), None)
             self._carried[number] = known.bit if known else self._new("variable", None, (name, tensor))
+
+    def variable_written(self, name: str, bits: int) -> None:
+        """A value that carries ``bits`` was written into a variable: a gradient accumulator hands it on within the step."""
+        if bits:
+            self._written[name] = self._written.get(name, 0) | bits
 
     def ran(self, op: Op, inputs: Sequence[int], outputs: Sequence[int], bad_outputs: Sequence[int]) -> Tuple[int, Optional[Origin]]:
         """An operator ran. Returns the bits that its inputs carry, and the origin if it is one."""

@@ -5,11 +5,11 @@ One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, 
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from npu_overflow.collectors import compat
+from npu_overflow.collectors import batches, compat
 
-__all__ = ["Call", "FunctionCalls", "mapped"]
+__all__ = ["Call", "FunctionCalls", "draws_of", "mapped", "needed", "pair_up", "tensors_in"]
 
 Handler = Callable[["Call", Callable[..., Any]], Any]
 
@@ -20,6 +20,24 @@ class Call:
     def __init__(self, function: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         self.function, self.args, self.kwargs = function, args, kwargs
         self.result: Any = None
+        self.drawn: List[Any] = []  # batches drawn by hand from an iterator argument
+        self.iterator: Any = None
+        self.spec: Any = None
+
+    def given(self) -> Tuple[Any, Any]:
+        """Arguments for the compiled function: an iterator of the batches drawn stands in for the one that they came from."""
+        return self._with(lambda: batches.feed(self.drawn, self.spec))
+
+    def fed(self) -> Tuple[Any, Any]:
+        """Arguments for a replay: the batches themselves, so that their tensors keep their identity."""
+        return self._with(lambda: batches.Batches(self.drawn, self.spec))
+
+    def _with(self, stand_in: Callable[[], Any]) -> Tuple[Any, Any]:
+        if not self.drawn:
+            return self.args, self.kwargs
+        iterator = stand_in()
+        swap = lambda item: iterator if item is self.iterator else item  # noqa: E731
+        return tuple(swap(item) for item in self.args), {key: swap(item) for key, item in self.kwargs.items()}
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -102,4 +120,74 @@ def pair_up(then: Any, now: Any, table: Dict[int, Any]) -> None:
         table[then._id] = now
 
 
-Calls = List[Call]
+def tensors_in(structure: Any) -> Set[int]:
+    """Numbers of the eager tensors in tuples, lists and dicts."""
+    if isinstance(structure, (tuple, list)):
+        return set().union(*[tensors_in(item) for item in structure]) if structure else set()
+    if isinstance(structure, dict):
+        return tensors_in(list(structure.values()))
+    number = getattr(structure, "_id", None)
+    return {number} if isinstance(number, int) else set()
+
+
+def needed(calls: List[Call], writes: Callable[[Call], bool]) -> List[Call]:
+    """The calls that make up the step that the last one ends: those it takes tensors from, and those that write variables.
+
+    Args:
+        writes: whether a call's function writes variables (a gradient accumulator passes values on through one).
+    """
+    kept = calls[-1:]
+    wanted = tensors_in([(call.args, call.kwargs) for call in kept])
+    for call in reversed(calls[:-1]):
+        if tensors_in(call.result) & wanted or writes(call):
+            kept.insert(0, call)
+            wanted |= tensors_in((call.args, call.kwargs))
+    return kept
+
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def draws_of(call: Call) -> Optional[int]:
+    """How many elements one call draws from an iterator argument, by its graph; None where the graph doesn't tell (a loop, a condition)."""
+    graph = _graph_of(call)
+    if graph is None:
+        return None
+    library = {function.signature.name: function.node_def for function in graph.library.function}
+    return _draws(graph.node, library, 0)
+
+
+def writes_variables(call: Call) -> bool:
+    """Whether the function's graph writes any variable."""
+    graph = _graph_of(call)
+    if graph is None:
+        return True
+    nodes = list(graph.node)
+    for function in graph.library.function:
+        nodes += function.node_def
+    return any(node.op.startswith(("Assign", "ResourceApply", "ResourceScatter")) for node in nodes)
+
+
+def _graph_of(call: Call) -> Any:
+    """The function's graph for these arguments; it was traced for them already."""
+    try:
+        return call.function.get_concrete_function(*call.args, **call.kwargs).graph.as_graph_def()
+    except Exception:  # whatever a function of the user's raises here, it would only be told less of
+        return None
+
+
+def _draws(nodes: Any, library: Dict[str, Any], depth: int) -> Optional[int]:
+    total = 0
+    for node in nodes:
+        if node.op.startswith("IteratorGetNext"):
+            total += 1
+            continue
+        for value in node.attr.values():
+            for name in [value.func.name] + [item.name for item in value.list.func]:
+                if not name or name not in library or depth > 8:
+                    continue
+                inside = _draws(library[name], library, depth + 1)
+                if inside is None or inside and node.op not in _CALLS:
+                    return None
+                total += inside
+    return total

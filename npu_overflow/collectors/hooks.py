@@ -53,13 +53,16 @@ class Hooks:
         watcher: is told of every operator.
         lines: finds the user's source line, or None.
         apply: what happens where an optimizer would apply gradients: "skip" (nothing, the step goes on) or "run".
+        functions: whether tf.functions run operator by operator ("eager") or as they are ("compiled").
 
     Raises:
         CannotCollect: another thread is observing, or TensorFlow lacks what is needed.
     """
 
-    def __init__(self, watcher: Watcher, lines: Optional[SourceLines] = None, apply: str = "skip") -> None:
+    def __init__(self, watcher: Watcher, lines: Optional[SourceLines] = None, apply: str = "skip", functions: str = "eager") -> None:
         self._watcher = watcher
+        self._functions = functions
+        self._call = 0
         self._lines = lines
         self._apply = apply
         self._undo: List[Callable[[], None]] = []
@@ -110,8 +113,14 @@ class Hooks:
         if internals.has("record_operation"):
             self._undo.append(internals.replace("record_operation", self._record_operation(internals.get("record_operation"))))
         self._install_tape()
-        self._install_functions(internals)
+        if self._functions == "eager":
+            self._install_functions(internals)
         self._install_optimizers()
+
+    def next_call(self) -> None:
+        """The next call of a tf.function of the step begins: operator names start again, as in a graph of its own."""
+        self._call += 1
+        self._names.clear()
 
     def _mine(self) -> bool:
         return threading.get_ident() in self._threads
@@ -283,7 +292,7 @@ class Hooks:
 
     def _op(self, op_type: str, name: Any) -> Op:
         scope = self._scope()
-        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope)
+        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call)
         self._count += 1
         if self._gradient is not None:
             op.phase, op.forward, op.location = "backward", self._gradient.name, self._gradient.location

@@ -1,17 +1,26 @@
 """TensorFlow on a CPU or GPU: from the trigger on, overflowed steps are replayed beside the training and land in a dump tree."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+import contextlib
+import logging
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.functions import Call, mapped, pair_up
+from npu_overflow.collectors.functions import Call, draws_of, mapped, needed, pair_up, writes_variables
+from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.host_tree import HostTree
-from npu_overflow.collectors.replay import Replay, variable_names
+from npu_overflow.collectors.observe import StepWatcher
+from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
 from npu_overflow.collectors.snapshot import Snapshot
+from npu_overflow.collectors.source import SourceLines
+from npu_overflow.collectors.undo import Unlogged
 from npu_overflow.errors import CannotCollect
+from npu_overflow.options import WatchOptions
 
 __all__ = ["HostCollector"]
+
+log = logging.getLogger("npu_overflow")
 
 MAX_CALLS = 16  # calls of tf.functions that make one step of a custom loop
 MAX_STEPS_A_CALL = 8  # weights move between the steps of one call: copies are kept for so many
@@ -33,6 +42,7 @@ class HostCollector(Collector):
         self._calls: List[Call] = []
         self._moving: Dict[int, Any] = {}  # functions seen to move an optimizer, held so that their ids stay theirs
         self._names: Optional[Callable[[Any], str]] = None
+        self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
 
     # --- the collector protocol -------------------------------------------------------------------------------------------------
 
@@ -116,15 +126,52 @@ class HostCollector(Collector):
         return environment.core() == "GPU"
 
     def _armed_call(self, call: Call, proceed: Callable[..., Any], step: int, before: Readings) -> Any:
-        recorders: List[batches.Recorder] = []
-        args, kwargs = _with_recorders((call.args, call.kwargs), recorders)
-        step_of_user = _FunctionStep(self._calls, recorders)
-        if self._early(before) and id(call.function) in self._moving and not recorders:
+        iterators = _iterators_in((call.args, call.kwargs))
+        args, kwargs = call.args, call.kwargs
+        if iterators:
+            self._take_batches(call, iterators)
+            args, kwargs = call.given()
+        step_of_user = _FunctionStep(needed(self._calls, self._writes))
+        early = self._early(before)
+        if early and id(call.function) in self._moving:
             self._attempt(step, step_of_user, before)
         call.result = proceed(*args, **kwargs)
-        if not self._early(before) and _overflowed(before, self._readings(), 1):
+        if not early and _overflowed(before, self._readings(), 1):
             self._attempt(step, step_of_user, before)
         return call.result
+
+    def _take_batches(self, call: Call, iterators: List[Any]) -> None:
+        """Draw by hand what the call is going to draw, so that a replay can be fed the same."""
+        count = draws_of(call) if len(iterators) == 1 else None
+        if count is None or not 0 < count <= MAX_STEPS_A_CALL or not batches.can_feed(iterators[0]):
+            return  # the function draws for itself; its replay will say that it can't
+        call.drawn = batches.draw(iterators[0], count)
+        call.spec, call.iterator = iterators[0].element_spec, iterators[0]
+
+    def _writes(self, call: Call) -> bool:
+        key = id(call.function)
+        if key not in self._writers:
+            self._writers[key] = (call.function, writes_variables(call))
+        return self._writers[key][1]
+
+    @contextlib.contextmanager
+    def observed_step(self, step: int) -> Iterator[None]:
+        """Observe a step that runs eagerly anyway, in place: nothing is undone, as nothing is done twice."""
+        before = self._readings()
+        watcher = StepWatcher(Unlogged(), {}, self._variable_names(), self._options().max_memory)
+        try:
+            hooks = Hooks(watcher, SourceLines(_nowhere.__code__), apply="run", functions="compiled")
+            hooks.__enter__()
+        except CannotCollect as error:
+            self._failed(step, error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            hooks.__exit__(None, None, None)
+        if self._forced or _overflowed(before, self._readings(), 1):
+            self._found(step, findings_by_flow(watcher))
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
@@ -151,38 +198,36 @@ class HostCollector(Collector):
 
     def _attempt(self, step: int, step_of_user: Any, readings: Readings, snapshot: Optional[Snapshot] = None) -> None:
         """Replay a step and write what it shows. Nothing that goes wrong here touches the training."""
-        assert self._training is not None
-        options = self._training.options
-        if self._names is None:
-            self._names = variable_names(compat.living_variables())
         try:
             scales = [(reader.set_scale, then.scale, now.scale) for (reader, then), (_, now) in zip(readings, self._readings()) if then and now]
             replay = Replay(
                 step_of_user.run,
                 step_of_user.labels(),
-                self._names,
+                self._variable_names(),
                 scales if not snapshot else [],
-                options.max_memory,
+                self._options().max_memory,
                 rewind=snapshot,
-                allow=step_of_user.resources,
                 apply="run" if step_of_user.steps > 1 else "skip",
             )
             found = replay.findings()
         except CannotCollect as error:
             self._failed(step, error)
-            return
         except Exception as error:
+            log.debug("replay failed", exc_info=True)
             self._failed(step, CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, error)))
-            return
+        else:
+            self._found(step, found)
+
+    def _found(self, step: int, found: StepFindings) -> None:
         if not found.reached and self._forced:
             return  # a step that was asked for and is healthy
         self._collected += 1
-        if not found.reached:
+        if found.reached:
+            self.reason = None
+            self._write(step, found)
+        else:
             self.reason = self.reason or "not_reproduced_eagerly"
             self.remarks.append(("replay.not_reproduced", {"step": step}))
-            return
-        self.reason = None
-        self._write(step, found)
 
     def _write(self, step: int, found: Any) -> None:
         assert self._training is not None
@@ -200,6 +245,15 @@ class HostCollector(Collector):
         self.remarks.append(("replay.failed", {"step": step, "error": error.message()}))
         self.reason = self.reason or error.code
 
+    def _options(self) -> WatchOptions:
+        assert self._training is not None
+        return self._training.options
+
+    def _variable_names(self) -> Callable[[Any], str]:
+        if self._names is None:
+            self._names = variable_names(compat.living_variables())
+        return self._names
+
     def _readings(self) -> Readings:
         return [(reader, reader.read()) for reader in (self._training.readers if self._training else [])]
 
@@ -207,14 +261,14 @@ class HostCollector(Collector):
 class _FitStep:
     """One call of ``fit``'s compiled function."""
 
-    resources: Tuple[Any, ...] = ()
-
     def __init__(self, model: Any, drawn: List[Any]) -> None:
         self._model, self._batches = model, drawn
         self.steps = len(drawn)
 
-    def run(self) -> None:
-        for batch in self._batches:
+    def run(self, next_call: Callable[[], None]) -> None:
+        for i, batch in enumerate(self._batches):
+            if i:
+                next_call()
             self._model.train_step(batch)
 
     def labels(self) -> Dict[int, Tuple[str, str, Any]]:
@@ -234,14 +288,15 @@ class _FunctionStep:
 
     steps = 1
 
-    def __init__(self, calls: List[Call], recorders: List[batches.Recorder]) -> None:
-        self._calls, self._recorders = list(calls), recorders
-        self.resources: Tuple[Any, ...] = ()
+    def __init__(self, calls: List[Call]) -> None:
+        self._calls = calls
 
-    def run(self) -> None:
+    def run(self, next_call: Callable[[], None]) -> None:
         table: Dict[int, Any] = {}  # tensors of the real calls -> those of this replay
-        for call in self._calls:
-            args, kwargs = mapped((call.args, call.kwargs), table)
+        for i, call in enumerate(self._calls):
+            if i:
+                next_call()
+            args, kwargs = mapped(call.fed(), table)
             result = call.function.python_function(*args, **kwargs)
             if call.result is not None:
                 pair_up(call.result, result, table)
@@ -251,6 +306,8 @@ class _FunctionStep:
         for call in reversed(self._calls):
             found.update(batches.labels_of(call.args, call.names))
             found.update(batches.labels_of(call.kwargs))
+            for batch in call.drawn:
+                found.update(batches.labels_of(batch, ("x", "y", "sample_weight")))
         return found
 
 
@@ -267,13 +324,14 @@ def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
     return False
 
 
-def _with_recorders(structure: Any, recorders: List[batches.Recorder]) -> Any:
-    """The structure with recorders in the place of iterators."""
-    if isinstance(structure, tuple) and not hasattr(structure, "_fields"):
-        return tuple(_with_recorders(item, recorders) for item in structure)
+def _iterators_in(structure: Any) -> List[Any]:
+    """Dataset iterators among the arguments of a call."""
+    if isinstance(structure, (tuple, list)):
+        return [found for item in structure for found in _iterators_in(item)]
     if isinstance(structure, dict):
-        return {key: _with_recorders(item, recorders) for key, item in structure.items()}
-    if batches.can_feed(structure):
-        recorders.append(batches.Recorder(structure))
-        return recorders[-1].stand_in
-    return structure
+        return _iterators_in(list(structure.values()))
+    return [structure] if batches.can_feed(structure) else []
+
+
+def _nowhere() -> None:
+    """The boundary of a step that is observed in place: no frame is below it."""

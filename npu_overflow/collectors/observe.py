@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors import compat
-from npu_overflow.collectors.blame import Flow, Op, Origin
+from npu_overflow.collectors.blame import Flow, Op, Origin, key_of
 from npu_overflow.collectors.finite import all_finite, first_bad, is_float
 from npu_overflow.collectors.hooks import Watcher
 from npu_overflow.collectors.repair import repaired, repaired_outputs
@@ -92,7 +92,10 @@ class StepWatcher(Watcher):
         if self._repaired and isinstance(inputs, list):
             self._repair_inputs(op, inputs)
         if op.type.startswith(("Assign", "Resource")) and op.type not in ("ResourceGather", "ResourceGatherNd"):
-            self.written |= self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
+            bits = self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
+            self.written |= bits
+            if bits and inputs and inputs[0].dtype.name == "resource":
+                self.flow.variable_written(self._variable_key(inputs[0]), bits)
         outputs = self._undo.before(op.type, inputs, ctx)
         if outputs is None and op.type.startswith(_RANDOM):
             ordinal = self._drawn.get(op.type, 0)
@@ -109,7 +112,7 @@ class StepWatcher(Watcher):
             self._read_variable(inputs[0], outputs[0])
             return outputs
         bad = [i for i, tensor in enumerate(outputs) if not all_finite(tensor)]
-        if bad and "operator:" + op.name in self._repaired:
+        if bad and key_of(op) in self._repaired:
             inherits = bool(self.flow.reached([compat.tensor_id(tensor) for tensor in inputs]))
             outputs = repaired_outputs(op.type, inputs, attrs, outputs, inherits)
             bad = [i for i in bad if not all_finite(outputs[i])]
@@ -117,7 +120,7 @@ class StepWatcher(Watcher):
         made = [compat.tensor_id(tensor) for tensor in outputs]
         waiting = [origin for origin in self.flow.origins if origin.op is None]
         if bad and op.type in ("ResourceGather", "ResourceGatherNd") and not self.flow.reached(numbers):
-            self.flow.variable_read(numbers[0], self._variable_name(inputs[0]), inputs[0], finite=False)
+            self.flow.variable_read(numbers[0], self._variable_key(inputs[0]), inputs[0], finite=False)
             waiting = [origin for origin in self.flow.origins if origin.op is None]
         bits, origin = self.flow.ran(op, numbers, made, [made[i] for i in bad])
         consumed = next((item for item in waiting if item.op is op), None)
@@ -159,10 +162,15 @@ class StepWatcher(Watcher):
             self.flow.outside(number, all_finite(tensor), tensor)
 
     def _read_variable(self, handle: Any, value: Any) -> None:
-        name = self._variable_name(handle)
+        name = self._variable_key(handle)
         number = compat.tensor_id(value)
         self.flow.label(number, "variable", name, value)
         self.flow.variable_read(number, name, value, all_finite(value))
+
+    def _variable_key(self, handle: Any) -> str:
+        """The variable's name, made unique by its handle where it has no name of its own."""
+        name = self._variable_name(handle)
+        return name if name != "variable" else "variable %d" % compat.tensor_id(handle)
 
     def _repair_inputs(self, op: Op, inputs: List[Any]) -> None:
         for i, tensor in enumerate(inputs):

@@ -17,7 +17,7 @@ from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Replay", "StepFindings"]
+__all__ = ["Replay", "StepFindings", "findings_by_flow", "variable_names"]
 
 MAX_ORIGINS = 8  # origins that are tested one by one
 
@@ -51,7 +51,7 @@ class Replay:
     """Runs one step again and again, each time undone.
 
     Args:
-        run: runs the step once, eagerly.
+        run: runs the step once, eagerly; its argument is to be called before each further call of a tf.function.
         labels: tensors from outside by number: (kind, name, tensor).
         variable_name: names the variable behind a resource handle.
         scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
@@ -63,7 +63,7 @@ class Replay:
 
     def __init__(
         self,
-        run: Callable[[], Any],
+        run: Callable[[Callable[[], None]], Any],
         labels: Mapping[int, Tuple[str, str, Any]],
         variable_name: Callable[[Any], str],
         scales: List[Tuple[Callable[[float], None], float, float]],
@@ -126,8 +126,8 @@ class Replay:
             try:
                 for set_scale, then, _ in self._scales:
                     set_scale(_lower(then) if lower_scale else then)
-                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply):
-                    self._run_step()
+                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
+                    self._run_step(hooks)
             finally:
                 undo.undo()  # before the scale: the step itself may have written it
                 for set_scale, _, after in self._scales:
@@ -136,15 +136,29 @@ class Replay:
                     now.swap()
             return watcher
 
-    def _run_step(self) -> None:
+    def _run_step(self, hooks: Hooks) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
         try:
-            _boundary(self._run)
+            _boundary(lambda: self._run(hooks.next_call))
         except CannotCollect:
             raise
         except Exception as error:
             text = str(error).splitlines()[0][:200] if str(error) else ""
             raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error
+
+
+def findings_by_flow(watcher: StepWatcher) -> StepFindings:
+    """What one run shows without running again: blame by flow alone."""
+    candidates = [origin.key for origin in watcher.flow.of_bits(watcher.consequences)]
+    return StepFindings(
+        candidates[0] if candidates else None,
+        tuple(candidates),
+        watcher.kept,
+        watcher.flow.origins,
+        bool(candidates),
+        operators=watcher.operators,
+        not_held=watcher.not_held,
+    )
 
 
 def _lower(scale: float) -> float:

@@ -113,3 +113,13 @@ def _read(handle: Any, dtype: Any, ctx: Any) -> Optional[Any]:
         return internals.get("run_op")(ctx._handle, handle.device, "ReadVariableOp", [handle], ("dtype", dtype), 1)[0]
     except Exception:  # an uninitialised variable has no value to put back
         return None
+
+
+class Unlogged(UndoLog):
+    """For a step that is observed in place: it may do what it does, and nothing is put back."""
+
+    def before(self, op_type: str, inputs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+        return None
+
+    def after(self, outputs: Sequence[Any]) -> None:
+        pass

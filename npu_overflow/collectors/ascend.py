@@ -1,0 +1,246 @@
+"""The Ascend collector: the device itself writes the operators of every step that overflows; this keeps the files that matter.
+
+The dump has to be configured before the device opens, and can't be switched off again. So it runs from the first step on, files of sporadic
+overflows are deleted once they have left the window, and at the trigger the files of the last steps are there already. Where the device was
+opened without the dump, nothing can be collected in this process: ``start`` says what to do.
+"""
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+
+from npu_overflow import dump_config
+from npu_overflow.collectors.base import Collector, Training
+from npu_overflow.collectors.own_files import OwnFiles, Unit
+from npu_overflow.errors import CannotCollect, PathError
+
+__all__ = ["AscendCollector"]
+
+#: a file that is still being written when collecting ends is waited for this long
+WAIT_SECONDS = 10.0
+#: … and given up where nothing has grown for this long
+STILL_SECONDS = 2.0
+_POLL_SECONDS = 0.05
+#: clocks of host and device differ by less than this; a time further off is not believed
+_CLOCK_SECONDS = 60.0
+_MOST_LOOKS = 10_000
+
+
+@dataclass
+class _Look:
+    """Steps ``first`` … ``last``, which ended at ``ended`` (microseconds since the epoch)."""
+
+    first: int
+    last: int
+    ended: int
+    overflows: int = 0
+
+
+class AscendCollector(Collector):
+    """Keeps the dumps of frequent overflow, deletes those of sporadic overflow, holds ``max_disk``.
+
+    Attributes:
+        kept_folders: data_index folders of the last collection, relative to the time folder; None before the first.
+        kept_steps: their training steps, as far as they are known.
+        train_steps: data_index -> training step, where a look covered one step only.
+    """
+
+    name = "ascend"
+    #: the device writes by itself: no function has to be seen
+    knows_functions = False
+
+    def __init__(self) -> None:
+        self.kept_folders: Optional[List[str]] = None
+        self.kept_steps: List[int] = []
+        self.train_steps: Dict[int, int] = {}
+        self.remarks: List[Tuple[str, Dict[str, Any]]] = []
+        self.reason: Optional[str] = None
+        self._training: Optional[Training] = None
+        self._files: Optional[OwnFiles] = None
+        self._looks: Deque[_Look] = deque(maxlen=_MOST_LOOKS)
+        self._pending: Set[int] = set()
+        self._from: Optional[int] = None
+        self._collecting = False
+        self._began = time.time()
+
+    # --- the protocol
+
+    def prepare(self, training: Training) -> None:
+        """Configure the dump where the device is not open yet; else find out where it dumps to.
+
+        Raises:
+            CannotCollect: npu_device is not loaded, its other dump is on, or the dump path can't be written.
+        """
+        npu_device = dump_config.loaded_adapter()
+        if npu_device is None:
+            raise CannotCollect("ascend.no_adapter")
+        self._training = training
+        path = dump_config.configured_dump_path(npu_device)
+        if path is None and not dump_config.is_device_open(npu_device):
+            path = training.dump_path
+            try:
+                warnings = dump_config.configure_overflow(npu_device, path)
+            except PathError as error:
+                raise CannotCollect(error.code, **error.values) from error
+            for code, values in warnings:
+                training.say(code, **values)
+        if path is None:
+            training.say("ascend.opened_without_dump.note")
+            return
+        training.dump_path = path
+        device = dump_config.open_device(npu_device)
+        self._files = OwnFiles(path, training.device if device is None else device)
+        for unit in self._files.scan():  # of a training before this one in the same process
+            unit.kept = True
+
+    def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
+        if self._files is None:
+            return
+        last = first_step + steps - 1
+        if self._looks and (self._looks[-1].first, self._looks[-1].last) == (first_step, last):  # another optimizer's view of the same steps
+            self._looks[-1].overflows = max(self._looks[-1].overflows, overflows)
+            self._pending |= set(pending)
+            return
+        # every optimizer has told of the look before: what it left is judged now
+        self._tidy()
+        if steps > 0:
+            self._looks.append(_Look(first_step, last, int(time.time() * 1e6), overflows))
+        self._pending = set(pending)
+
+    def start(self, step: int, forced: bool = False) -> None:
+        if self._files is None:
+            if dump_config.loaded_adapter() is None:
+                raise CannotCollect("ascend.no_adapter")
+            raise CannotCollect("ascend.opened_without_dump")
+        assert self._training is not None
+        self.remarks, self.reason = [], None
+        recent = sorted(self._pending)[-self._training.options.keep :]
+        self._from = step if forced or not recent else min(recent)
+        self._collecting = True
+        self._tidy()
+
+    @property
+    def collected(self) -> int:
+        """Overflowing steps with records, from the last ``keep`` counted ones before the trigger on."""
+        if not self._collecting:
+            return 0
+        self._tidy()
+        return sum(1 for unit in self._chosen() if unit.records)
+
+    def stop(self) -> None:
+        if not self._collecting:
+            return
+        assert self._training is not None
+        self._tidy(closing=True)
+        chosen = self._chosen()
+        self._wait_for(chosen)
+        self._collecting = False
+        for unit in chosen:
+            unit.kept = True
+        self.kept_folders = sorted({unit.folder for unit in chosen})
+        self.kept_steps = sorted({step for unit in chosen if unit.step is not None for step in range(unit.step[0], unit.step[1] + 1)})
+        if not any(unit.records for unit in chosen):
+            # the register is summed over all ranks: the step is skipped everywhere, and one rank has the dump
+            self.reason = "other_rank" if self._training.world_size > 1 else "no_records"
+
+    @property
+    def tree(self) -> Optional[str]:
+        run = None if self._files is None else self._files.run
+        return None if run is None or self._files is None else "%s/%s" % (self._files.dump_path.rstrip("/"), run)
+
+    def on_accelerator(self) -> bool:
+        """A look at the loss scale waits for the device."""
+        return True
+
+    def moved(self, call: Any) -> None:
+        """A function moved an optimizer: of no interest, the device dumps by itself."""
+
+    # --- files and steps
+
+    def _tidy(self, closing: bool = False) -> None:
+        """Find new files, give them their steps, delete what left the window without a trigger and what is over the budget.
+
+        Args:
+            closing: no further look will come: files written since the last one belong to the steps after it.
+        """
+        assert self._files is not None and self._training is not None
+        for unit in self._files.scan():
+            unit.stamp = self._believed(unit.stamp)
+        for unit in self._files.units.values():
+            if unit.step is None and not unit.kept:
+                self._place(unit, closing)
+            if not unit.settled:
+                self._files.refresh(unit)
+        self._delete_sporadic()
+        self._hold_budget()
+
+    def _place(self, unit: Unit, closing: bool = False) -> None:
+        """Give a unit the steps of the look that ended first after its files were begun."""
+        look = next((look for look in self._looks if look.ended >= unit.stamp), None)
+        if look is None:
+            if closing and self._looks:
+                unit.step = (self._looks[-1].last + 1, self._looks[-1].last + 1)
+            return
+        unit.step = (look.first, look.last)
+        if look.first == look.last and unit.data_index is not None:
+            self.train_steps[unit.data_index] = look.first
+
+    def _believed(self, stamp: int) -> int:
+        """A file's time, or now where the device's clock is another."""
+        now = time.time()
+        plausible = (self._began - _CLOCK_SECONDS) * 1e6 <= stamp <= (now + _CLOCK_SECONDS) * 1e6
+        return stamp if plausible else int(now * 1e6)
+
+    def _chosen(self) -> List[Unit]:
+        """The units of the collection that runs: from the last ``keep`` counted steps on."""
+        assert self._files is not None and self._from is not None
+        units = [unit for unit in self._files.units.values() if not unit.kept and unit.step is not None and unit.step[1] >= self._from]
+        for unit in units:
+            self._files.refresh(unit)
+        return sorted(units, key=lambda unit: unit.stamp)
+
+    def _delete_sporadic(self) -> None:
+        assert self._files is not None and self._training is not None
+        if not self._looks:
+            return
+        gone_by = self._looks[-1].last - self._training.options.window
+        for unit in list(self._files.units.values()):
+            if unit.kept or unit.step is None or self._is_collected(unit):
+                continue
+            first, last = unit.step
+            if last <= gone_by and not any(first <= step <= last for step in self._pending):
+                self._files.delete(unit)
+
+    def _hold_budget(self) -> None:
+        """Delete the oldest files over ``max_disk``, never those of a collection."""
+        assert self._files is not None and self._training is not None
+        over = sum(unit.bytes for unit in self._files.units.values()) - self._training.options.max_disk
+        for unit in sorted(self._files.units.values(), key=lambda unit: unit.stamp):
+            if over <= 0:
+                break
+            # the newest can still be written to
+            if not unit.kept and unit.step is not None and not self._is_collected(unit):
+                over -= unit.bytes
+                self._files.delete(unit)
+
+    def _is_collected(self, unit: Unit) -> bool:
+        return self._collecting and self._from is not None and unit.step is not None and unit.step[1] >= self._from
+
+    def _wait_for(self, units: List[Unit]) -> None:
+        """Wait until the files are whole; not for long, and not for what has stopped growing."""
+        assert self._files is not None
+        end = time.monotonic() + WAIT_SECONDS
+        open_units, seen, still_since = list(units), -1, time.monotonic()
+        while open_units and time.monotonic() < end:
+            open_units = [unit for unit in open_units if not self._files.is_whole(unit)]
+            size = sum(unit.bytes for unit in open_units)
+            if size != seen:
+                seen, still_since = size, time.monotonic()
+            elif time.monotonic() - still_since > STILL_SECONDS:
+                break
+            if open_units:
+                time.sleep(_POLL_SECONDS)
+        if open_units:
+            self.remarks.append(("ascend.unfinished", {"count": len(open_units)}))

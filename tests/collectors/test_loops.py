@@ -1,0 +1,173 @@
+"""Training loops of the user's own, on every supported TensorFlow."""
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Tuple
+
+import numpy as np
+import pytest
+import training
+
+import npu_overflow
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS = 60
+HOT = list(range(training.HOT_FROM, STEPS))
+
+
+@pytest.fixture()
+def keras(tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.chdir(tmp_path)
+    keras = training.set_up()
+    yield keras
+    training.tear_down(keras)
+
+
+class Loop:
+    """A model, its loss-scale optimizer and one step, written as users write them for their Keras."""
+
+    def __init__(self, keras: Any) -> None:
+        import tensorflow as tf
+
+        self.tf, self.keras = tf, keras
+        self.model = training.functional(keras)
+        training.weights(self.model)
+        scaling = keras.mixed_precision.LossScaleOptimizer
+        try:
+            self.optimizer = scaling(keras.optimizers.Adam(1e-4), initial_scale=1024.0)
+        except TypeError:
+            self.optimizer = scaling(keras.optimizers.Adam(1e-4), dynamic=True, initial_scale=1024.0)
+
+    def gradients(self, x: Any, y: Any) -> Any:
+        with self.tf.GradientTape() as tape:
+            loss = self.tf.reduce_mean(self.tf.square(self.model(x, training=True) - y))
+            scaled = self.optimizer.get_scaled_loss(loss) if hasattr(self.optimizer, "get_scaled_loss") else self.optimizer.scale_loss(loss)
+        return tape.gradient(scaled, self.model.trainable_variables)
+
+    def apply(self, gradients: Any) -> None:
+        if hasattr(self.optimizer, "get_unscaled_gradients"):
+            gradients = self.optimizer.get_unscaled_gradients(gradients)
+        self.optimizer.apply_gradients(zip(gradients, self.model.trainable_variables))
+
+    def step(self, x: Any, y: Any) -> None:
+        self.apply(self.gradients(x, y))
+
+    def batches(self) -> List[Tuple[Any, Any]]:
+        x, y = training.data(STEPS, HOT)
+        return [(self.tf.constant(x[i : i + 8]), self.tf.constant(y[i : i + 8])) for i in range(0, len(x), 8)]
+
+    def weights(self) -> List[Any]:
+        return [np.array(value) for value in self.model.get_weights()]
+
+
+def one_function(loop: Loop, watch: Optional[Any]) -> None:
+    step = loop.tf.function(loop.step)
+    for x, y in loop.batches():
+        step(x, y)
+
+
+def two_functions(loop: Loop, watch: Optional[Any]) -> None:
+    gradients, apply = loop.tf.function(loop.gradients), loop.tf.function(loop.apply)
+    for x, y in loop.batches():
+        apply(gradients(x, y))
+
+
+def nested_functions(loop: Loop, watch: Optional[Any]) -> None:
+    inner = loop.tf.function(loop.gradients)
+
+    @loop.tf.function
+    def step(x: Any, y: Any) -> None:
+        loop.apply(inner(x, y))
+
+    for x, y in loop.batches():
+        step(x, y)
+
+
+def iterator_argument(loop: Loop, watch: Optional[Any]) -> None:
+    x, y = training.data(STEPS, HOT)
+    iterator = iter(loop.tf.data.Dataset.from_tensor_slices((x, y)).batch(8))
+
+    @loop.tf.function
+    def step(it: Any) -> None:
+        x, y = next(it)
+        loop.step(x, y)
+
+    for _ in range(STEPS):
+        step(iterator)
+
+
+def no_function(loop: Loop, watch: Optional[Any]) -> None:
+    import contextlib
+
+    for x, y in loop.batches():
+        with watch.step() if watch is not None else contextlib.suppress():
+            loop.step(x, y)
+
+
+def with_evaluation(loop: Loop, watch: Optional[Any]) -> None:
+    step = loop.tf.function(loop.step)
+    evaluate = loop.tf.function(lambda x: loop.model(x, training=False))
+    for x, y in loop.batches():
+        evaluate(x)
+        step(x, y)
+        evaluate(x)
+
+
+LOOPS = [one_function, two_functions, nested_functions, iterator_argument, no_function, with_evaluation]
+
+
+@pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)
+def test_a_loop_gets_its_culprit_and_the_weights_it_would_have_had(keras: Any, kind: Callable[[Loop, Any], None]) -> None:
+    plain = Loop(keras)
+    kind(plain, None)
+    training.set_up()
+    loop = Loop(keras)
+    begin = loop.weights()
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        kind(loop, watch)
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    first = watch.reports[0].first
+    assert first.phase == "forward" and first.train_step >= training.HOT_FROM
+    assert first.location is not None and first.location.startswith("test_loops.py:") and first.location_kind == "call"
+    assert training.same(plain.weights(), loop.weights())
+    assert max(np.abs(a - b).max() for a, b in zip(begin, loop.weights())) > 1e-4
+
+
+def test_fit_inside_the_context_manager(keras: Any) -> None:
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    x, y = training.data(STEPS, HOT)
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+
+
+def test_hooks_are_gone_after_an_exception(keras: Any) -> None:
+    from npu_overflow.collectors import compat
+
+    internals = compat.internals()
+    kind = internals.get("function_class")
+    before = (kind.__call__, kind.__dict__["__call__"])
+
+    class Mine(Exception):
+        pass
+
+    loop = Loop(keras)
+    step = loop.tf.function(loop.step)
+    with pytest.raises(Mine), npu_overflow.overflow_dump(verbose=0) as watch:
+        for number, (x, y) in enumerate(loop.batches()):
+            step(x, y)
+            if watch.state == "collecting" and number > training.HOT_FROM + 5:
+                raise Mine()
+    assert (kind.__call__, kind.__dict__["__call__"]) == before
+    assert len(watch.reports) == 1 and watch.reports[0].first.op_name == "net/hot/MatMul"
+
+
+def test_told_steps_are_watched(keras: Any, capsys: Any) -> None:
+    with npu_overflow.overflow_dump(language="en") as watch:
+        scale = 2.0**15
+        for step in range(60):
+            scale = scale / 2 if step >= 40 and scale > 1 else scale
+            watch.step(loss_scale=scale, finite=step < 40)
+    assert watch.drops[0] == (40, 2.0**15, 2.0**14)
+    assert "overflow is frequent" in capsys.readouterr().err
