@@ -133,9 +133,7 @@ class AscendCollector(Collector):
         if not self._collecting:
             return
         assert self._training is not None
-        self._tidy(closing=True)
-        chosen = self._chosen()
-        self._wait_for(chosen)
+        chosen = self._wait()
         self._collecting = False
         for unit in chosen:
             unit.kept = True
@@ -228,19 +226,27 @@ class AscendCollector(Collector):
     def _is_collected(self, unit: Unit) -> bool:
         return self._collecting and self._from is not None and unit.step is not None and unit.step[1] >= self._from
 
-    def _wait_for(self, units: List[Unit]) -> None:
-        """Wait until the files are whole; not for long, and not for what has stopped growing."""
+    def _wait(self) -> List[Unit]:
+        """Wait until the files of the collection are there and whole; not for long, and not for what has stopped growing."""
         assert self._files is not None
-        end = time.monotonic() + WAIT_SECONDS
-        open_units, seen, still_since = list(units), -1, time.monotonic()
-        while open_units and time.monotonic() < end:
-            open_units = [unit for unit in open_units if not self._files.is_whole(unit)]
-            size = sum(unit.bytes for unit in open_units)
+        end, still_since, seen = time.monotonic() + WAIT_SECONDS, time.monotonic(), (-1, -1)
+        while True:
+            self._tidy(closing=True)
+            chosen = self._chosen()
+            growing = [unit for unit in chosen if not self._files.is_whole(unit)]
+            missing = self._expected() - sum(1 for unit in chosen if unit.records)
+            if not growing and missing <= 0:
+                return chosen
+            size = (len(chosen), sum(unit.bytes for unit in chosen))
             if size != seen:
                 seen, still_since = size, time.monotonic()
-            elif time.monotonic() - still_since > STILL_SECONDS:
-                break
-            if open_units:
-                time.sleep(_POLL_SECONDS)
-        if open_units:
-            self.remarks.append(("ascend.unfinished", {"count": len(open_units)}))
+            if time.monotonic() > min(end, still_since + STILL_SECONDS):
+                if growing:
+                    self.remarks.append(("ascend.unfinished", {"count": len(growing)}))
+                return chosen
+            time.sleep(_POLL_SECONDS)
+
+    def _expected(self) -> int:
+        """Steps of the collection that must have a dump. With several ranks any other can be the one that overflowed."""
+        assert self._training is not None and self._from is not None
+        return sum(look.overflows for look in self._looks if look.last >= self._from) if self._training.world_size == 1 else 0

@@ -162,4 +162,21 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "Give another dump_path; it must be readable and writable, on a disk with room.",
         "请指定其他 dump_path；该目录须可读写，且磁盘空间充足。",
     ),
+    "ascend.no_adapter": (
+        "The Ascend collector needs npu_device, which this process has not loaded.",
+        "Ascend 采集器需要 npu_device，但当前进程没有加载它。",
+    ),
+    "ascend.no_adapter.hint": (
+        "Import npu_device and open the device before the training, or use collector='host' on a CPU or GPU.",
+        "请在训练前导入 npu_device 并打开设备；在 CPU 或 GPU 上请使用 collector='host'。",
+    ),
+    "ascend.opened_without_dump": (
+        "The device was opened without the overflow dump, and reads its options only when it opens: "
+        "the operators that overflow can't be collected in this process.",
+        "设备打开时没有开启溢出 dump，而设备只在打开时读取选项：当前进程无法采集溢出算子。",
+    ),
+    "ascend.opened_without_dump.hint": (
+        "Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew.",
+        "请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)，然后重新启动训练。",
+    ),
 }

@@ -22,7 +22,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "status.l2.3": ("atomic add: the source is NaN", "原子加：源操作数为 NaN"),
     "status.l2.4": ("atomic add: the destination is NaN", "原子加：目的操作数为 NaN"),
     "status.l2.5": ("atomic add: source and destination are NaN", "原子加：源和目的操作数均为 NaN"),
-    "status.atomic.unknown": ("atomic add: an overflow, unknown code {code}", "原子加：溢出，未知状态码 {code}"),
+    "status.atomic.unknown": ("atomic add: an overflow, unknown code {number}", "原子加：溢出，未知状态码 {number}"),
     "status.not_documented": ("bits not documented", "状态位未公开"),
     "status.host": ("a non-finite value came out of this operator", "该算子输出了非有限值"),
     # The headline: what is blamed.
@@ -180,4 +180,20 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "请关闭 jit_compile 和自动混合精度（改用 mixed_float16 策略）后重试，即可看到溢出算子。",
     ),
     "report.reason.other": ("The collection ended without a finding: {reason}.", "采集结束但没有结论：{reason}。"),
+    "report.reason.no_records": (
+        "The loss scale fell, and the device wrote no overflow record in the steps that were collected.",
+        "loss scale 下降了，但在采集的训练步中设备没有写出溢出记录。",
+    ),
+    "report.reason.no_records.next": (
+        "See that the overflow dump was configured before the device opened, and that dump_path can be written.",
+        "请确认溢出 dump 在设备打开之前已配置，且 dump_path 可写。",
+    ),
+    "report.reason.other_rank": (
+        "The loss scale fell on this rank because another rank overflowed: the devices sum their overflow registers over all ranks.",
+        "本 rank 的 loss scale 因其他 rank 溢出而下降：各设备的溢出寄存器会在所有 rank 间求和。",
+    ),
+    "report.reason.other_rank.next": (
+        "Look at the reports of the other ranks.",
+        "请查看其他 rank 的报告。",
+    ),
 }

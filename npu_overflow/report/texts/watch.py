@@ -76,4 +76,13 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "enable_exception_dump is 1: on networks with dynamic shapes this disables the overflow dump. Leave it at its default, 2.",
         "enable_exception_dump 的值为 1：对于动态 shape 网络，这会使溢出 dump 失效。请保持默认值 2。",
     ),
+    "ascend.opened_without_dump.note": (
+        "the device was opened without the overflow dump: overflow is watched, but its operators can't be collected. To collect them, call "
+        "npu_overflow.npu_device_dump_config(npu_device) before npu_device.open().",
+        "设备打开时没有开启溢出 dump：仅监视溢出，无法采集溢出算子。如需采集，请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)。",
+    ),
+    "ascend.unfinished": (
+        "dumps of {count} steps were still being written when they were analyzed.",
+        "分析时仍有 {count} 个训练步的 dump 未写完。",
+    ),
 }

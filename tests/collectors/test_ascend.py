@@ -1,0 +1,485 @@
+"""The Ascend collector on the double of the vendor's package: which files stay, which go, and what is never touched."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
+
+import numpy as np
+import pytest
+from fake_npu_device import adapter
+
+from npu_overflow import dump_config
+from npu_overflow.collectors import ascend
+from npu_overflow.collectors.ascend import AscendCollector
+from npu_overflow.collectors.base import Training
+from npu_overflow.collectors.own_files import OwnFiles, Unit
+from npu_overflow.dump.layout import find
+from npu_overflow.dump.reader import open_dump
+from npu_overflow.errors import CannotCollect
+from npu_overflow.loss_scale import Reading
+from npu_overflow.options import WatchOptions
+from npu_overflow.policy import Policy
+
+BIG = np.full((2, 2), 65504, np.float16)
+
+
+@pytest.fixture
+def npu_device() -> Iterator[Any]:
+    with adapter.loaded() as module:
+        module._device.keep_context = True
+        yield module
+
+
+class Run:
+    """A training on the double, step by step, with a dynamic loss scale and a collector."""
+
+    def __init__(self, npu_device: Any, dump_path: Path, every: int = 1, **options: Any) -> None:
+        options.setdefault("warmup", 0)
+        self.device = npu_device._device
+        self.every = every
+        self.options = WatchOptions.of(**options)
+        self.said: List[str] = []
+        self.training = Training(self.options, str(dump_path), say=lambda code, **values: self.said.append(code))
+        self.collector = AscendCollector()
+        self.policy = Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale)
+        self.scale, self.counter, self.step, self.looked = 2.0**40, 0, 0, 0
+        self.graph = object()
+
+    def prepare(self) -> Run:
+        self.collector.prepare(self.training)
+        self.policy.look(-1, 0, Reading(self.scale, 0, 0, 2000))
+        return self
+
+    def go(self, steps: int, overflow: Callable[[int], Optional[str]] = lambda step: None, flush: bool = True) -> Optional[int]:
+        """Train; returns the training step after which the policy triggered (collecting then has begun)."""
+        triggered = None
+        for _ in range(steps):
+            name = overflow(self.step)
+            with self.device.graph_run(self.graph):
+                if name is not None:
+                    self.device.overflow("MatMul", name, [np.ones((2, 2), np.float16)], [BIG])
+            if flush:
+                self.device.flush()
+            self.scale, self.counter = (self.scale / 2, 0) if name is not None else (self.scale, self.counter + 1)
+            self.step += 1
+            if self.step - self.looked >= self.every and self._look() and triggered is None:
+                triggered = self.step
+        return triggered
+
+    def _look(self) -> bool:
+        steps, self.looked = self.step - self.looked, self.step
+        look = self.policy.look(self.step - 1, steps, Reading(self.scale, self.counter, self.step, 2000))
+        self.collector.step_done(self.step - steps, steps, look.overflows, look.counted, look.pending)
+        if look.trigger and not self.collector._collecting:
+            self.collector.start(self.step)
+            self.policy.reported(self.step)
+            return True
+        return False
+
+    def indices(self) -> Set[int]:
+        """data_index of the steps whose dumps lie on disk."""
+        tree = self.collector.tree
+        return set() if tree is None else {entry.place.data_index for entry in find(tree).records if entry.place.data_index is not None}
+
+
+@pytest.fixture
+def run(npu_device: Any, tmp_path: Path) -> Callable[..., Run]:
+    def make(configured: bool = True, opened: bool = True, **options: Any) -> Run:
+        if configured:
+            dump_config.configure_overflow(npu_device, str(tmp_path / "dump"))
+        if opened:
+            npu_device.open()
+        return Run(npu_device, tmp_path / "dump", **options).prepare()
+
+    return make
+
+
+def only(*steps: int) -> Callable[[int], Optional[str]]:
+    return lambda step: "layer_%d/MatMul" % step if step in steps else None
+
+
+# --- getting ready
+
+
+def test_without_the_adapter_it_cannot_collect(tmp_path: Path) -> None:
+    with pytest.raises(CannotCollect, match="needs npu_device"):
+        AscendCollector().prepare(Training(WatchOptions(), str(tmp_path)))
+    with pytest.raises(CannotCollect, match="needs npu_device"):
+        AscendCollector().start(0)
+
+
+def test_the_dump_is_configured_where_the_device_is_not_open_yet(npu_device: Any, tmp_path: Path) -> None:
+    run = Run(npu_device, tmp_path / "dump").prepare()
+    npu_device.open()
+    run.go(1, only(0))
+    assert run.indices() == {0}
+    assert run.collector.tree is not None and Path(run.collector.tree).parent == tmp_path / "dump"
+
+
+def test_the_path_that_was_configured_is_used(npu_device: Any, tmp_path: Path) -> None:
+    dump_config.npu_device_dump_config(npu_device, dump_path=str(tmp_path / "theirs"))
+    npu_device.open()
+    run = Run(npu_device, tmp_path / "ours").prepare()
+    run.go(1, only(0))
+    assert run.training.dump_path == str(tmp_path / "theirs")
+    assert run.indices() == {0}
+
+
+def test_a_device_that_was_opened_without_the_dump(run: Callable[..., Run]) -> None:
+    training = run(configured=False)
+    assert training.said == ["ascend.opened_without_dump.note"]
+    training.go(2, only(0))
+    assert training.collector.tree is None
+    with pytest.raises(CannotCollect, match=r"npu_device_dump_config\(npu_device\) before npu_device\.open\(\)"):
+        training.collector.start(2)
+    training.collector.stop()
+    training.collector.close()
+
+
+def test_the_other_dump_is_in_the_way(npu_device: Any, tmp_path: Path) -> None:
+    npu_device.global_options().dump_config.enable_dump = True
+    with pytest.raises(CannotCollect, match="enable_dump is on"):
+        Run(npu_device, tmp_path / "dump").prepare()
+
+
+def test_a_path_that_cannot_be_written_is_one_clear_error(npu_device: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotCollect, match="can't be written"):
+        Run(npu_device, tmp_path / "file").prepare()
+
+
+# --- what stays and what goes
+
+
+def test_files_of_a_sporadic_overflow_go_when_they_leave_the_window(run: Callable[..., Run]) -> None:
+    training = run(window=10)
+    training.go(12, only(3))
+    assert training.indices() == {3}
+    training.go(3)
+    assert training.indices() == set()
+    assert training.collector.tree is not None and os.path.isdir(training.collector.tree)
+
+
+def test_nothing_that_may_still_count_goes(run: Callable[..., Run]) -> None:
+    training = run(window=10, patience=3)
+    training.go(8, only(2, 5))
+    assert training.indices() == {2, 5}
+    training.go(6)
+    assert training.indices() == {5}
+
+
+def test_at_the_trigger_the_last_steps_are_there_already(run: Callable[..., Run]) -> None:
+    training = run(window=50, patience=5, keep=3)
+    assert training.go(60, only(10, 40, 41, 42, 43)) == 44
+    assert training.collector.collected == 3
+    training.collector.stop()
+    folders = training.collector.kept_folders
+    assert folders is not None and [folder.rsplit("/", 1)[1] for folder in folders] == ["41", "42", "43"]
+    assert training.collector.kept_steps == [41, 42, 43]
+    assert {index: training.collector.train_steps[index] for index in (41, 42, 43)} == {41: 41, 42: 42, 43: 43}
+    assert training.collector.remarks == [] and training.collector.reason is None
+
+
+def test_later_steps_are_added(run: Callable[..., Run]) -> None:
+    training = run(patience=2, keep=2)
+    assert training.go(5, only(3, 4)) == 5
+    assert training.collector.collected == 2
+    training.go(3, only(6))
+    assert training.collector.collected == 3
+
+
+def test_kept_files_stay_for_ever_and_later_sporadic_ones_go(run: Callable[..., Run]) -> None:
+    training = run(patience=2, window=10, keep=2)
+    training.go(5, only(3, 4))
+    training.collector.stop()
+    training.go(40, only(20))
+    assert training.indices() == {3, 4}
+
+
+def test_a_second_trigger_collects_anew(run: Callable[..., Run]) -> None:
+    training = run(patience=2, window=10, keep=2)
+    training.go(5, only(3, 4))
+    training.collector.stop()
+    assert training.go(30, only(20, 21)) == 22
+    assert training.collector.collected == 2
+    training.collector.stop()
+    assert training.collector.kept_steps == [20, 21]
+    assert training.indices() == {3, 4, 20, 21}
+
+
+def test_forced_steps_are_collected_whatever_the_scale(run: Callable[..., Run]) -> None:
+    training = run()
+    training.go(5, only(2))
+    training.collector.start(5, forced=True)
+    assert training.collector.collected == 0
+    training.go(2, only(5))
+    assert training.collector.collected == 1
+    training.collector.stop()
+    assert training.collector.kept_steps == [5]
+
+
+def test_looks_at_several_steps_prune_whole_looks(run: Callable[..., Run]) -> None:
+    training = run(every=10, window=20)
+    training.go(30, only(3, 4))
+    assert training.indices() == {3, 4}
+    training.go(20)
+    assert training.indices() == set()
+
+
+def test_looks_at_several_steps_keep_whole_looks(run: Callable[..., Run]) -> None:
+    training = run(every=10, window=50, patience=3, keep=2)
+    assert training.go(30, only(12, 25, 27)) == 30
+    training.collector.stop()
+    folders = training.collector.kept_folders
+    assert folders is not None and [folder.rsplit("/", 1)[1] for folder in folders] == ["25", "27"]
+    assert training.collector.train_steps == {}
+
+
+def test_a_loop_of_several_steps_in_the_device(npu_device: Any, run: Callable[..., Run]) -> None:
+    npu_device.set_npu_loop_size(4)
+    training = run(every=4, window=16)
+    training.go(2, only(1))  # each go is a call of the graph here; data_index = call * (4 + 1) + step within
+    assert training.indices() == {5}
+
+
+def test_several_optimizers_tell_of_the_same_steps(run: Callable[..., Run]) -> None:
+    training = run(window=10)
+    training.go(1, only(0))
+    for step in range(1, 30):
+        with training.device.graph_run(training.graph):
+            pass
+        training.collector.step_done(step, 1, 0, 0, [])
+        training.collector.step_done(step, 1, 0, 0, [0] if step < 20 else [])
+        assert training.indices() == ({0} if step <= 20 else set())
+
+
+def test_the_budget_takes_the_oldest_but_never_the_kept(run: Callable[..., Run]) -> None:
+    training = run(window=50, patience=3, keep=3, max_disk=12000)  # a step has about 2.3 kB
+    training.go(8, only(1, 3))
+    assert training.indices() == {1, 3}
+    training.go(1, only(8))
+    training.collector.stop()
+    training.go(30, only(10, 12, 14, 16, 18))
+    assert training.indices() == {1, 3, 8, 16, 18}
+
+
+def test_files_of_an_earlier_training_in_the_process_stay(npu_device: Any, run: Callable[..., Run], tmp_path: Path) -> None:
+    first = run(window=5)
+    first.go(2, only(1))
+    second = Run(npu_device, tmp_path / "dump", window=5).prepare()
+    second.graph = object()
+    second.go(20, only(3))
+    assert second.collector.tree == first.collector.tree
+    assert second.indices() == {1}
+
+
+def test_another_rank_overflowed(npu_device: Any, run: Callable[..., Run]) -> None:
+    training = run()
+    training.training.world_size = 2
+    training.collector.start(0)
+    training.go(3)
+    training.collector.stop()
+    assert (training.collector.reason, training.collector.kept_folders) == ("other_rank", [])
+
+
+def test_the_device_wrote_nothing(run: Callable[..., Run]) -> None:
+    training = run()
+    training.collector.start(0)
+    training.collector.stop()
+    assert training.collector.reason == "no_records"
+    assert training.collector.tree is None
+
+
+# --- files that are still being written
+
+
+def test_files_that_grow_are_waited_for(npu_device: Any, run: Callable[..., Run]) -> None:
+    npu_device._device.piece_bytes, npu_device._device.piece_seconds = 64, 0.01
+    training = run(patience=2, keep=2)
+    training.go(2, only(0, 1), flush=False)
+    training.collector.stop()
+    assert training.collector.kept_steps == [0, 1]
+    assert training.collector.remarks == []
+    assert training.collector.tree is not None
+    assert [open_dump(entry.path).problem for entry in find(training.collector.tree).dumps] == [None, None]
+
+
+def test_the_wait_ends_where_nothing_grows(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ascend, "STILL_SECONDS", 0.2)
+    training = run(patience=2, keep=2)
+    training.go(2, only(0, 1))
+    assert training.collector.tree is not None
+    cut = find(training.collector.tree).dumps[0].path
+    with open(cut, "r+b") as file:
+        file.truncate(os.path.getsize(cut) - 1)
+    began = time.monotonic()
+    training.collector.stop()
+    assert time.monotonic() - began < 5
+    assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
+
+
+def test_a_folder_that_vanishes_does_no_harm(run: Callable[..., Run], tmp_path: Path) -> None:
+    import shutil
+
+    training = run(patience=2, keep=2, window=10)
+    training.go(2, only(0, 1))
+    shutil.rmtree(str(tmp_path / "dump"))
+    assert training.collector.collected == 0
+    training.go(20)
+    training.collector.stop()
+    training.collector.close()
+    assert training.collector.reason == "no_records"
+
+
+# --- deleting is confined
+
+
+def _pruned(training: Run) -> None:
+    """Train until everything sporadic has left the window."""
+    training.go(training.options.window * 2 + 2)
+
+
+def test_other_files_in_the_tree_stay(run: Callable[..., Run], tmp_path: Path) -> None:
+    training = run(window=5)
+    training.go(1, only(0))
+    folder = Path(find(str(tmp_path / "dump")).records[0].path).parent
+    notes = [folder / "notes.txt", folder / "weights.h5", folder / "12345", folder / ".hidden"]
+    for path in notes:
+        path.write_text("mine")
+    _pruned(training)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in notes)
+
+
+def test_hashed_names_go_with_their_mapping(run: Callable[..., Run], tmp_path: Path) -> None:
+    training = run(window=5)
+    training.go(1, only(0))
+    folder = Path(find(str(tmp_path / "dump")).records[0].path).parent
+    (folder / "12345").write_bytes(b"x")
+    (folder / "mapping.csv").write_text("12345,MatMul.a.1.2.1715938212345600\n")
+    _pruned(training)
+    assert not folder.exists()
+
+
+def test_other_runs_and_other_devices_stay(run: Callable[..., Run], tmp_path: Path) -> None:
+    older = tmp_path / "dump" / "20200101000000" / "0" / "graph" / "1" / "7"
+    older.mkdir(parents=True)
+    (older / "Opdebug.Node_OpDebug.1.5.1577836800000000").write_bytes(b"x")
+    training = run(window=5)
+    training.go(1, only(0))
+    assert training.collector.tree is not None
+    neighbour = Path(training.collector.tree) / "1" / "graph" / "1" / "0"
+    neighbour.mkdir(parents=True)
+    (neighbour / "Opdebug.Node_OpDebug.1.5.1577836800000000").write_bytes(b"x")
+    _pruned(training)
+    assert len(list(older.iterdir())) == len(list(neighbour.iterdir())) == 1
+    assert training.indices() == {0}  # the neighbour's
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_links_are_not_followed(run: Callable[..., Run], tmp_path: Path, level: int) -> None:
+    """A folder of the run is replaced by a link to a folder of the same shape elsewhere."""
+    training = run(window=5)
+    training.go(1, only(0))
+    folder = Path(find(str(tmp_path / "dump")).records[0].path).parent
+    replaced = [folder, *folder.parents][level]
+    elsewhere = tmp_path / "elsewhere"
+    replaced.rename(elsewhere)
+    replaced.symlink_to(elsewhere, target_is_directory=True)
+    before = sorted(str(path) for path in elsewhere.rglob("*"))
+    _pruned(training)
+    assert len(before) >= 2
+    assert sorted(str(path) for path in elsewhere.rglob("*")) == before
+
+
+def test_a_link_among_the_files_stays_and_its_target_too(run: Callable[..., Run], tmp_path: Path) -> None:
+    training = run(window=5)
+    training.go(1, only(0))
+    folder = Path(find(str(tmp_path / "dump")).records[0].path).parent
+    target = tmp_path / "MatMul.precious.1.2.1715938212345600"
+    target.write_text("precious")
+    (folder / target.name).symlink_to(target)
+    _pruned(training)
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("parts", [("..", "x"), ("a/b",), (".",), ("",)])
+def test_only_names_can_be_deleted(tmp_path: Path, parts: Tuple[str, ...]) -> None:
+    inside = tmp_path / "dump"
+    inside.mkdir()
+    outside = tmp_path / "x"
+    outside.mkdir()
+    (outside / "MatMul.a.1.2.1715938212345600").write_text("precious")
+    OwnFiles(str(inside), 0).delete(Unit(parts))
+    assert (outside / "MatMul.a.1.2.1715938212345600").exists() and inside.is_dir()
+
+
+def test_nothing_is_deleted_where_the_run_is_not_certain(run: Callable[..., Run], tmp_path: Path) -> None:
+    training = run(window=5)
+    other = tmp_path / "dump" / time.strftime("%Y%m%d%H%M%S", time.localtime(time.time() + 1)) / "0" / "graph" / "1" / "7"
+    training.go(1, only(0), flush=True)
+    other.mkdir(parents=True)
+    training.collector._files._run = None  # type: ignore[union-attr]
+    _pruned(training)
+    assert len(find(str(tmp_path / "dump")).records) == 1
+    assert other.is_dir()
+
+
+# --- a real training
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {double!r})
+import npu_device
+import npu_overflow
+npu_overflow.npu_device_dump_config(npu_device)
+npu_device.set_device_sat_mode({mode})
+npu_device.open().as_default()
+
+import numpy as np
+import tensorflow as tf
+
+def before(step):
+    # an atomic addition overflows first; the AI Core finding comes first in the report
+    if step == 63:
+        npu_device._device.overflow("AddN", "gradients/AddN", [np.ones(4, np.float16)], [np.full(4, 65504, np.float16)], "DHA Atomic Add", 0x900)
+
+sporadic = npu_device.testing.dense(8, "model/sporadic/MatMul", lambda step: step in (5, 25))
+faulty = npu_device.testing.dense(1, "model/faulty/MatMul", lambda step: step >= 60, before={before})
+model = tf.keras.Sequential([sporadic, faulty])
+optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**15)
+model.compile(optimizer=optimizer, loss="mse")
+watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1)
+x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")
+model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch])
+print("STATE", watch.state, len(watch.reports), watch.drops[:2])
+first = watch.reports[0].first
+print("FIRST", first.op_type, first.op_name, first.core, first.verdict, first.train_step)
+print("TREE", watch.reports[0].path)
+"""
+
+
+def _train(tmp_path: Path, mode: int = 0, before: str = "None") -> str:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(double=adapter.FOLDER, mode=mode, before=before))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=str(tmp_path), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.tensorflow("<2.7")
+@pytest.mark.parametrize("mode", [0, 1])
+def test_a_real_training_prints_the_first_ai_core_operator(tmp_path: Path, mode: int) -> None:
+    output = _train(tmp_path, mode)
+    core = "AIC" if mode else "AI Core"
+    assert "FIRST MatMul model/faulty/MatMul %s computed_here" % core in output
+    assert "MatMul" in output.split("FIRST")[0] and "model/faulty/MatMul" in output.split("FIRST")[0]
+    tree = output.split("TREE ")[1].split("\n")[0].strip()
+    assert Path(tree).parent == tmp_path / "precision_data" / "overflow" / "dump"
+    names = {open_dump(entry.path).op_name for entry in find(tree).dumps}
+    assert names == {"model/faulty/MatMul"}  # the sporadic ones are pruned
+    assert (Path(tree) / "session-0.json").is_file()
