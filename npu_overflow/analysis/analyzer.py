@@ -12,7 +12,7 @@ from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
 from npu_overflow.analysis.remarks import of_records, remarks_of
 from npu_overflow.analysis.selection import Found, Selection, read_records
-from npu_overflow.analysis.sentences import english
+from npu_overflow.analysis.sentences import english, fillable
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
 from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
@@ -257,7 +257,7 @@ class _Analysis:
         return tuple(result)
 
     def _listed_remarks(self) -> Tuple[Remark, ...]:
-        remarks = self.remarks + [(code, dict(values)) for manifest in self.manifests for code, values in manifest.remarks]
+        remarks = self.remarks + [(code, fillable(values)) for manifest in self.manifests for code, values in manifest.remarks]
         result: List[Remark] = []
         for code, values in remarks:
             remark = Remark(english(code, **values), code, dict(values))

@@ -32,7 +32,7 @@ def meanings_of(core: str, status: Union[int, Tuple[int, ...]]) -> Tuple[Tuple[s
     if core in _ATOMIC and isinstance(status, int):
         sentence, shift, width, known = _ATOMIC[core]
         code = status >> shift & width
-        return ((sentence % code, {}),) if code in known else (("status.atomic.unknown", {"code": hex(code)}),)
+        return ((sentence % code, {}),) if code in known else (("status.atomic.unknown", {"number": hex(code)}),)
     return (("status.not_documented", {}),)
 
 

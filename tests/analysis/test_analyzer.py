@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import json
 import os
 import shutil
@@ -319,6 +320,19 @@ def test_what_the_manifest_says(tmp_path: Path) -> None:
     assert [remark.code for remark in report.remarks] == ["remark.interrupted"]
     deep = os.path.join(str(tmp_path), RUN, "0", "graph", "11", "7")
     assert analyze(deep).rank == 2
+
+
+def test_hostile_remarks_of_a_manifest(tmp_path: Path) -> None:
+    manifest = Manifest(reason="not_reproduced_eagerly", remarks=[("remark.unfinished", {"code": 1, "self": 2, "language": 3, "step": "4"}), ("{x}", {"0": 1})])
+    manifest.write(str(tmp_path))
+    report = analyze(str(tmp_path))
+    assert [remark.values for remark in report.remarks] == [{"step": "4"}, {"0": 1}]
+    report.print(file=io.StringIO(), language="zh")
+
+
+def test_an_unknown_status_of_an_atomic_addition(tmp_path: Path) -> None:
+    Step(tmp_path).operator("AddN", "g/AddN", 1, 100, core="DHA Atomic Add", status=0x7700)
+    assert analyze(str(tmp_path)).operators[0].status_text == ("atomic add: an overflow, unknown code 0x77",)
 
 
 def test_the_manifest_wins_over_the_user(tmp_path: Path) -> None:
