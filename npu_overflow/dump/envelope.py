@@ -90,20 +90,27 @@ def open_envelope(path: str) -> Envelope:
         if length > _MOST_HEADER_BYTES:
             raise DumpFormatError("dump.header_large", length=length, most=_MOST_HEADER_BYTES)
         header = read_exactly(file, length)
-    message = _message(header, size)
-    if start == 0 and not (message.version and (message.input or message.output)):
-        raise DumpFormatError("dump.header_length", length=int.from_bytes(first, "little"), size=size)
+    try:
+        message = _message(header)
+        if start == 0 and not (message.version and (message.input or message.output)):
+            raise ValueError("a message, but none of a dump")
+    except (ValueError, IndexError) as error:
+        if start == 0:
+            raise DumpFormatError("dump.header_length", length=int.from_bytes(first, "little"), size=size) from error
+        raise DumpFormatError("dump.header", length=length) from error
     return Envelope(message, Source(path, state.st_dev, state.st_ino), start + length, size)
 
 
-def _message(header: bytes, file_size: int) -> Any:
-    try:
-        if len(header) > _SMALL_HEADER_BYTES:
-            _count_fields(header, 0, len(header), "DumpData", _MOST_FIELDS)
-        message = schema.parse(header)
-    except (ValueError, IndexError) as error:
-        code = "dump.header_length" if int.from_bytes(header[:8], "little") == file_size else "dump.header"
-        raise DumpFormatError(code, length=len(header), size=file_size) from error
+def _message(header: bytes) -> Any:
+    """The DumpData in ``header``.
+
+    Raises:
+        ValueError, IndexError: it is none, or too large a one.
+        DumpFormatError: it has more tensors or axes than are read.
+    """
+    if len(header) > _SMALL_HEADER_BYTES:
+        _count_fields(header, 0, len(header), "DumpData", _MOST_FIELDS)
+    message = schema.parse(header)
     tensors = len(message.input) + len(message.output) + len(message.buffer) + len(message.space)
     if tensors > _MOST_TENSORS:
         raise DumpFormatError("dump.tensors", count=tensors, most=_MOST_TENSORS)

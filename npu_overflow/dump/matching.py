@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import bisect
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
@@ -11,9 +12,10 @@ __all__ = ["Index"]
 
 _MOST_FOUND = 16
 #: dumps looked at around a record's time; a hostile folder of equal ids can't make the search quadratic
-_MOST_SEEN = 1024
+_MOST_SEEN = 256
 
 Ids = Tuple[int, Optional[int]]
+Exact = Tuple[int, Optional[int], Optional[int], Optional[int]]
 
 
 class Index:
@@ -23,31 +25,30 @@ class Index:
         self._by_ids: Dict[Ids, List[Entry]] = {}
         for entry in sorted(dumps, key=lambda entry: (entry.name.timestamp, entry.path)):
             self._by_ids.setdefault((entry.name.task_id, entry.name.stream_id), []).append(entry)
-        self._times = {ids: [entry.name.timestamp for entry in entries] for ids, entries in self._by_ids.items()}
         # FFTS+ tasks cut an operator into many threads of one task and stream
-        self._exact: Dict[Tuple[int, Optional[int], Optional[int], Optional[int]], List[Entry]] = {}
+        self._exact: Dict[Exact, List[Entry]] = {}
         for ids, entries in self._by_ids.items():
             for entry in entries:
                 self._exact.setdefault((*ids, entry.name.context_id, entry.name.thread_id), []).append(entry)
+        self._times = {id(entries): [entry.name.timestamp for entry in entries] for entries in [*self._by_ids.values(), *self._exact.values()]}
 
     def nearest(self, time: int, task_id: int, stream_id: int, context_id: Optional[int], thread_id: Optional[int]) -> List[Entry]:
         """Dumps of these ids, nearest in time first. Old files name no stream: there the task decides."""
         if context_id is not None and thread_id is not None:
             exact = self._exact.get((task_id, stream_id, context_id, thread_id))
             if exact:
-                return _around(exact, [entry.name.timestamp for entry in exact] if len(exact) > 1 else [time], time, _all)
+                return _around(exact, self._times[id(exact)], time, _all)
 
-        def fits(entry: Entry, zero_is_none: bool) -> bool:
+        def fits(zero_is_none: bool, entry: Entry) -> bool:
             pairs = ((context_id, entry.name.context_id), (thread_id, entry.name.thread_id))
             return all(asked is None or have is None or asked == have or (zero_is_none and asked == 0) for asked, have in pairs)
 
         for zero_is_none in (False, True):
             for stream in (stream_id, None):
-                ids = (task_id, stream)
-                if ids in self._by_ids:
-                    found = _around(self._by_ids[ids], self._times[ids], time, lambda entry, loose=zero_is_none: fits(entry, loose))  # type: ignore[misc]
-                    if found:
-                        return found
+                entries = self._by_ids.get((task_id, stream))
+                found = _around(entries, self._times[id(entries)], time, partial(fits, zero_is_none)) if entries else []
+                if found:
+                    return found
         return []
 
 

@@ -136,7 +136,8 @@ def region_of(
         return Region(shape, original if same and original is not None else shape, layout=format_name)
     found, remark = None, None
     if format_name not in fit.FORMATS:
-        remark = "region.unknown_format"
+        # of the same shape there is nothing to pad
+        remark = None if original == full else "region.unknown_format"
     elif groups > 1 and format_name == "FRACTAL_Z":
         remark = "region.groups"
     elif original is None:

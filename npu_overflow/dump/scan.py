@@ -115,6 +115,7 @@ class _Scan:
     def finish(self) -> layout.Tree:
         runs = {entry.place.run for entries in (self.tree.records, self.tree.dumps) for entry in entries}
         self.tree.runs.extend(sorted(run for run in runs if run is not None))
+        self.tree.problems.sort(key=lambda problem: problem.path)
         return self.tree
 
 
@@ -149,6 +150,8 @@ def _find_folder(path: str, given: str) -> layout.Tree:
 
 
 def _find_file(path: str, given: str) -> layout.Tree:
+    # the user's own link is followed, to where mapping.csv and the other files lie
+    path = os.path.realpath(path) if os.path.islink(path) else path
     name = name_of(path)
     if name is None and not _looks_like_record(path):
         raise PathError("path.not_a_dump", path=given)

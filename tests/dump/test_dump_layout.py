@@ -140,6 +140,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     ]
     os.symlink(str(inside), str(tmp_path / "door"))
     assert len(find(str(tmp_path / "door")).records) == 1
+    # a link that the user names is the user's
+    os.symlink(str(inside / DEEP / record_name(1, 5, TIME)), str(tmp_path / "file"))
+    assert find(str(tmp_path / "file")).records[0].place.data_index == 3
 
 
 def test_very_deep_folders_end(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def test_a_slice_of_a_plain_format_counts_from_the_whole() -> None:
     ("format_name", "shape", "original", "groups", "remark"),
     [
         ("NC1HWC0_C04", (1, 1, 2, 2, 4), (1, 2, 2, 3), 0, "region.unknown_format"),
-        ("999", (4, 4), (4, 4), 0, "region.unknown_format"),
+        ("999", (4, 4), (2, 8), 0, "region.unknown_format"),
+        ("999", (4, 4), (4, 4), 0, None),
         ("FRACTAL_Z", (9, 1, 16, 16), (3, 3, 5, 10), 2, "region.groups"),
         ("FRACTAL_NZ", (1, 2, 16, 16), None, 0, "region.no_original_shape"),
         ("FRACTAL_NZ", (1, 2, 16, 16), (40, 10), 0, "region.no_fit"),
