@@ -44,6 +44,8 @@ def array_tensor(path: str) -> Tensor:
         start = file.tell()
         if dtype.hasobject:
             raise DumpFormatError("show.npy", reason="dtype object")
+        if any(size < 0 for size in shape):
+            raise DumpFormatError("show.npy", reason="shape %s" % (shape,))
         count = 1
         for size in shape:
             count *= size
