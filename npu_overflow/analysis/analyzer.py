@@ -58,7 +58,11 @@ def analyze(
     tree = _find(path)
     facts = runfacts.read_run_facts(tree)
     selected = tree.select(run, facts.run_ids)
-    return _Analysis(path, selected, facts, limit, mode, Progress(progress), progress).report()
+    selected, left_out = (selected, 0) if run is not None else runfacts.collected_only(selected, facts)
+    analysis = _Analysis(path, selected, facts, limit, mode, Progress(progress), progress)
+    if left_out:
+        analysis.remarks.append(("remark.sporadic", {"count": left_out}))
+    return analysis.report()
 
 
 def _find(path: str) -> Tree:

@@ -2,14 +2,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Tree
+from npu_overflow.dump.layout import Entry, FileProblem, Tree, place_of
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
 
-__all__ = ["RunFacts", "read_run_facts"]
+__all__ = ["RunFacts", "collected_only", "read_run_facts"]
 
 #: folders above the given path that can hold its manifests: {time}, and {dump_path} above it
 _LEVELS = 6
@@ -48,6 +48,28 @@ def read_run_facts(tree: Tree) -> RunFacts:
         if found:
             result.by_run.setdefault(run[0], []).extend(found)
     return result
+
+
+def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
+    """Leave out the records of sporadic overflow that still lie beside those of the last collection, and say how many they are.
+
+    A folder or file of a single step that was asked for is never narrowed.
+    """
+    if tree.single is not None or place_of(tree.root).device is not None:
+        return tree, 0
+    kept: Dict[int, Set[str]] = {}
+
+    def belongs(entry: Entry) -> bool:
+        manifest = facts.of_entry(entry)
+        folder = os.path.dirname(entry.path)
+        above = _time_folder(folder, entry.place.run)
+        if manifest is None or manifest.kept_folders is None or above is None:
+            return True
+        return os.path.relpath(folder, above).replace(os.sep, "/") in kept.setdefault(id(manifest), set(manifest.kept_folders))
+
+    chosen = [entry for entry in tree.records if belongs(entry)]
+    left_out = len(tree.records) - len(chosen)
+    return (replace(tree, records=chosen, _index={}) if left_out else tree), left_out
 
 
 def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:

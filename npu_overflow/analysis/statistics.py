@@ -104,7 +104,7 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: Mapping[str, Any
         **_identity(tensor),
         **_figures(numbers, kind, mode),
         first_overflow=given.get("first_overflow") if overflow else None,
-        note=None if known else "no_data",
+        note=tensor.note if known or tensor.note else "no_data",
     )
     return Facts(summary, state, numbers, largest)
 

@@ -270,7 +270,7 @@ def test_statistics_of_a_tensor_that_was_cut(tmp_path: Path) -> None:
     assert first is not None and first.outputs is not None
     assert (first.verdict, report.problems) == ("computed_here", ())
     output = first.outputs[0]
-    assert (output.max, output.pos_inf, output.shape, output.note) == (float("inf"), 7, (1000, 8), None)
+    assert (output.max, output.pos_inf, output.shape, output.note) == (float("inf"), 7, (1000, 8), "cut")
     assert output.first_overflow == {"index": [900, 3], "value": float("inf")}
 
 
