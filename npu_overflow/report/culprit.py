@@ -27,13 +27,14 @@ VERDICT_STYLES: Dict[str, str] = {
 }
 
 
-def show_culprit(screen: Screen, first: Operator, language: str) -> None:
+def show_culprit(screen: Screen, first: Operator, language: str, ranks: int = 1) -> None:
     """Add the sections of the primary finding: headline, verdict, facts, tensors, advice."""
     _headline(screen, first, language)
     screen.blank()
     screen.add(*_verdict(first, language), margin="  ")
     screen.blank()
-    screen.facts([(texts.say("report.fact." + name, language), text, style, is_name) for name, text, style, is_name in _facts_of(first, language)])
+    facts = _facts_of(first, language, ranks)
+    screen.facts([(texts.say("report.fact." + name, language), text, style, is_name) for name, text, style, is_name in facts])
     _tensors(screen, first, language)
     _advice(screen, first, language)
 
@@ -68,12 +69,12 @@ def _verdict(operator: Operator, language: str) -> Line:
     return [(sentence, VERDICT_STYLES.get(operator.verdict, ""))]
 
 
-def _facts_of(first: Operator, language: str) -> List[Fact]:
+def _facts_of(first: Operator, language: str, ranks: int) -> List[Fact]:
     figure, meaning = wording.status(first, language)
     comma = "，" if language == "zh" else ", "
     facts: List[Fact] = [("core", wording.core_text(first), "", False)]
     facts.append(("status", figure + ("  " + meaning if meaning else ""), "", False))
-    facts.append(("where", comma.join(wording.place(first, language)), "", False))
+    facts.append(("where", comma.join(wording.place(first, language, ranks)), "", False))
     if first.location:
         code = "report.line." + (first.location_kind or "call")
         line = clean(first.location)

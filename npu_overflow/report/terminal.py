@@ -45,7 +45,7 @@ def print_report(
     if first is None:
         _nothing(screen, report, language)
     else:
-        show_culprit(screen, first, language)
+        show_culprit(screen, first, language, report.world_size or 1)
     _others(screen, report, limit, language)
     _problems(screen, report, language)
     _about(screen, report, saved, next_command if next_command is not None else next_command_of(report), language)
@@ -118,7 +118,7 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
     elif operator.dump_file is None:
         items.append([(texts.say("report.no_dump", language), "warn")])
     items.append([("%s %s" % (wording.core_text(operator), wording.status(operator, language)[0]), "")])
-    items.extend([(text, "")] for text in wording.place(operator, language))
+    items.extend([(text, "")] for text in wording.place(operator, language, report.world_size or 1))
     screen.add_items(items, inner)
     if operator.inherited_from:
         screen.add((texts.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)

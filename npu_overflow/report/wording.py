@@ -113,14 +113,21 @@ def operator_title(operator: Operator, language: str) -> Tuple[str, str]:
     return kind, clean(operator.op_name) if operator.op_name else ""
 
 
-def place(operator: Operator, language: str) -> Sequence[str]:
-    """Where it ran: ("device 0", "step 3", "training step 119", "rank 1"); what is not known is left out."""
-    found = []
-    for name, value in (("rank", operator.rank), ("device", operator.device), ("step", operator.step), ("train_step", operator.train_step)):
-        # on a CPU or GPU the iteration is the training step
-        if value is not None and not (name == "step" and operator.core in ("CPU", "GPU") and value == operator.train_step):
-            found.append(texts.say("report.place." + name, language, value=value))
-    return found
+def place(operator: Operator, language: str, ranks: int = 1) -> Sequence[str]:
+    """Where it ran: ("rank 1", "device 0", "step 3", "training step 119"); what is not known, or says nothing, is left out.
+
+    Args:
+        ranks: how many there are; a single one is not named.
+    """
+    facts = {"rank": operator.rank, "device": operator.device, "step": operator.step, "train_step": operator.train_step}
+    if ranks < 2:
+        del facts["rank"]
+    if operator.core == "CPU" and not operator.device:
+        del facts["device"]
+    # on a CPU or GPU the iteration is the training step
+    if operator.core in ("CPU", "GPU") and operator.step == operator.train_step:
+        del facts["step"]
+    return [texts.say("report.place." + name, language, value=value) for name, value in facts.items() if value is not None]
 
 
 def problem(item: Problem, language: str) -> str:

@@ -31,6 +31,7 @@ CULPRIT = Operator(
     status_bits=("0x20",),
     status_text=("a floating-point computation overflowed",),
     device=0,
+    rank=3,
     step=0,
     train_step=119,
     timestamp=1715938212345600,
