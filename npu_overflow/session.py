@@ -93,7 +93,7 @@ class Session:
         self._weights_lost: Optional[int] = None
         dump_path = os.path.abspath(options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
         self._training = Training(
-            options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say
+            options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say, fail=self.fail
         )
         self._manifest = self._new_manifest()
         self._active = True
@@ -210,21 +210,26 @@ class Session:
 
     def function_call(self, call: Any, proceed: Callable[..., Any]) -> Any:
         """An outermost call of a tf.function in a loop of the user's own. What it raises or returns is the user's."""
-        if self.state == "off" or self._collector is None:
-            return proceed(*call.args, **call.kwargs)
+        self._before_function(call)
+        args, kwargs = call.arguments()
+        call.result = proceed(*args, **kwargs)
+        self._after_function(call)
+        return call.result
+
+    @_harmless
+    def _before_function(self, call: Any) -> None:
         self._calls += 1
         self._force(self._step, 1)
-        if self.state == "collecting":
-            result = self._collector.function_call(call, proceed, self._step)
-        else:
-            result = proceed(*call.args, **call.kwargs)
-        self._after_function(call)
-        return result
+        if self.state == "collecting" and self._collector is not None:
+            self._collector.before_function(call, self._step)
 
     @_harmless
     def _after_function(self, call: Any) -> None:
+        assert self._collector is not None
+        if self.state == "collecting":
+            self._collector.after_function(call, self._step)
         steps = self._moved()
-        if steps and self._collector is not None:
+        if steps:
             self._collector.moved(call)
             self.after_steps(steps)
 
@@ -353,7 +358,7 @@ class Session:
         assert self._collector is not None and self._training is not None
         self._collector.stop()
         tree = self._collector.tree
-        self._manifest.remarks = list(self._collector.remarks)
+        self._manifest.remarks = [(code, dict(values)) for code, values in self._collector.remarks]
         self._manifest.reason = self._collector.reason
         for policy in self._policies:
             policy.reported(self._step)
@@ -404,6 +409,11 @@ class Session:
         self._manifest.drops = list(self.drops)
         self._manifest.rate = max([policy.rate for policy in self._policies], default=None)
         tree = self._collector.tree if self._collector is not None else None
+        if self._collector is not None:
+            # a collector of the user's own may lack them
+            self._manifest.kept_folders = getattr(self._collector, "kept_folders", None)
+            self._manifest.kept_steps = list(getattr(self._collector, "kept_steps", ()))
+            self._manifest.train_steps = dict(getattr(self._collector, "train_steps", {}))
         folder = tree or self._training.dump_path
         try:
             os.makedirs(folder, exist_ok=True)

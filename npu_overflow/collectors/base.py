@@ -4,7 +4,8 @@ from __future__ import annotations
 import abc
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+from types import MappingProxyType
+from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.options import WatchOptions
 
@@ -22,6 +23,7 @@ class Training:
         readers: one ``loss_scale.Reader`` an optimizer, in the order they were found; grows when optimizers are made later.
         rank, world_size, device: of this process.
         say: prints one line to the user: ``say(code, **values)`` with a code of ``report.texts``.
+        fail: called in an ``except``: logs the failure and turns the watch off.
     """
 
     options: WatchOptions
@@ -32,6 +34,7 @@ class Training:
     world_size: int = 1
     device: int = 0
     say: Callable[..., None] = lambda code, **values: None
+    fail: Callable[[], None] = lambda: None
 
 
 class Collector(abc.ABC):
@@ -41,9 +44,15 @@ class Collector(abc.ABC):
     name = ""
 
     #: (code, values) of sentences about the last collection, for its report
-    remarks: List[Tuple[str, Dict[str, Any]]] = []
+    remarks: Sequence[Tuple[str, Mapping[str, Any]]] = ()
     #: why the last collection found nothing (a code), or None
     reason: Optional[str] = None
+    #: data_index folders of the last collection, relative to the tree; None: all of the tree belongs to it
+    kept_folders: Optional[List[str]] = None
+    #: training steps of the last collection, where they can differ from what lies in the tree
+    kept_steps: Sequence[int] = ()
+    #: data_index -> training step, where they differ
+    train_steps: Mapping[int, int] = MappingProxyType({})
 
     @abc.abstractmethod
     def prepare(self, training: Training) -> None:
@@ -84,9 +93,11 @@ class Collector(abc.ABC):
     def arm_fit(self, model: Any, step: int) -> None:
         """While collecting, before each call of ``fit``'s training function; ``step`` is the first training step of the call."""
 
-    def function_call(self, call: Any, proceed: Callable[..., Any], step: int) -> Any:
-        """Around each outermost call of a tf.function in a loop of the user's own; must return what ``proceed`` returns."""
-        return proceed(*call.args, **call.kwargs)
+    def before_function(self, call: Any, step: int) -> None:
+        """While collecting, before each outermost call of a tf.function in a loop of the user's own."""
+
+    def after_function(self, call: Any, step: int) -> None:
+        """While collecting, after such a call; its result is in ``call.result``."""
 
     #: whether calls of tf.functions were seen to move an optimizer: then marked steps need no observing of their own
     knows_functions = False
@@ -98,9 +109,9 @@ class Collector(abc.ABC):
         """Whether looking at the loss scale waits for an accelerator."""
         return False
 
-    def observed_step(self, step: int) -> ContextManager[None]:
+    def observed_step(self, step: int) -> ContextManager[Any]:
         """Around a step that the user marked with ``watch.step()``, while collecting."""
-        return contextlib.suppress()
+        return contextlib.ExitStack()
 
     def close(self) -> None:
         """Training ends: undo every hook. Called once, also after errors."""

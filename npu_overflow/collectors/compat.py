@@ -161,7 +161,7 @@ def handle_type(handle: Any) -> Optional[Any]:
 
 def steps_per_execution(model: Any) -> int:
     """Training steps of one call of a Keras model's train function."""
-    steps = getattr(model, "steps_per_execution", None)
+    steps: Any = getattr(model, "steps_per_execution", None)
     if not isinstance(steps, int):
         steps = getattr(model, "_steps_per_execution", None)
     try:

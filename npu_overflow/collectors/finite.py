@@ -41,10 +41,7 @@ def all_finite(tensor: Any) -> bool:
         return True
     bits = view.reshape(-1).view(layout[0])
     mask = bits.dtype.type(layout[1])
-    for start in range(0, bits.size, _CHUNK):
-        if ((bits[start : start + _CHUNK] & mask) == mask).any():
-            return False
-    return True
+    return not any(((bits[start : start + _CHUNK] & mask) == mask).any() for start in range(0, bits.size, _CHUNK))
 
 
 def _finite_on_device(tensor: Any) -> bool:

@@ -22,22 +22,30 @@ class Call:
         self.result: Any = None
         self.drawn: List[Any] = []  # batches drawn by hand from an iterator argument
         self.iterator: Any = None
-        self.spec: Any = None
+        self.given: Any = None
 
-    def given(self) -> Tuple[Any, Any]:
-        """Arguments for the compiled function: an iterator of the batches drawn stands in for the one that they came from."""
-        return self._with(lambda: batches.feed(self.drawn, self.spec))
+    def take(self, drawn: List[Any], iterator: Any) -> None:
+        """The batches that the call was going to draw from its iterator argument were drawn by hand."""
+        if drawn:
+            self.drawn, self.iterator = drawn, iterator
+            self.given = batches.feed(drawn, iterator.element_spec)
 
-    def fed(self) -> Tuple[Any, Any]:
+    def arguments(self) -> Tuple[Any, Any]:
+        """Arguments for the compiled function: an iterator over the drawn batches stands in for the one that they came from."""
+        return self._with(self.given)
+
+    def again(self) -> Tuple[Any, Any]:
         """Arguments for a replay: the batches themselves, so that their tensors keep their identity."""
-        return self._with(lambda: batches.Batches(self.drawn, self.spec))
+        return self._with(batches.Batches(self.drawn, self.iterator.element_spec) if self.drawn else None)
 
-    def _with(self, stand_in: Callable[[], Any]) -> Tuple[Any, Any]:
+    def _with(self, stand_in: Any) -> Tuple[Any, Any]:
         if not self.drawn:
             return self.args, self.kwargs
-        iterator = stand_in()
-        swap = lambda item: iterator if item is self.iterator else item  # noqa: E731
-        return tuple(swap(item) for item in self.args), {key: swap(item) for key, item in self.kwargs.items()}
+
+        def swapped(item: Any) -> Any:
+            return stand_in if item is self.iterator else item
+
+        return tuple(swapped(item) for item in self.args), {key: swapped(item) for key, item in self.kwargs.items()}
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -187,7 +195,7 @@ def _draws(nodes: Any, library: Dict[str, Any], depth: int) -> Optional[int]:
                 if not name or name not in library or depth > 8:
                     continue
                 inside = _draws(library[name], library, depth + 1)
-                if inside is None or inside and node.op not in _CALLS:
+                if inside is None or (inside and node.op not in _CALLS):
                     return None
                 total += inside
     return total

@@ -306,10 +306,8 @@ class Hooks:
         """The name that the operator has in a TensorFlow graph: scope, given name or type, and _1, _2 … where it repeats."""
         if isinstance(name, bytes):
             name = name.decode()
-        if name and name.endswith("/"):  # a name scope made for this operator: the name is absolute
-            base = name[:-1]
-        else:
-            base = (scope + "/" if scope else "") + (name or op_type)
+        absolute = bool(name) and name.endswith("/")  # a name scope made for this operator
+        base = name[:-1] if absolute else (scope + "/" if scope else "") + (name or op_type)
         seen = self._names.get(base.lower(), -1) + 1
         self._names[base.lower()] = seen
         return base if seen == 0 else "%s_%d" % (base, seen)

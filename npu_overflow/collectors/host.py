@@ -39,7 +39,10 @@ class HostCollector(Collector):
         self._path: Optional[str] = None
         self._armed = self._forced = False
         self._collected = 0
+        self._told: List[Tuple[str, Dict[str, Any]]] = []
         self._calls: List[Call] = []
+        self._readings_before: Readings = []
+        self._snapshot: Optional[Snapshot] = None
         self._moving: Dict[int, Any] = {}  # functions seen to move an optimizer, held so that their ids stay theirs
         self._names: Optional[Callable[[Any], str]] = None
         self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
@@ -60,7 +63,8 @@ class HostCollector(Collector):
         self._collected = 0
         self._tree = self._path = self._names = None
         self._calls = []
-        self.remarks, self.reason = [(item.lost, {"name": item.name}) for item in compat.missing()], None
+        self._told = [(item.lost, {"name": item.name}) for item in compat.missing()]
+        self.reason = None
 
     @property
     def collected(self) -> int:
@@ -71,6 +75,11 @@ class HostCollector(Collector):
         """Disarm."""
         self._armed = False
         self._calls, self._tree, self._names = [], None, None
+
+    @property
+    def remarks(self) -> List[Tuple[str, Dict[str, Any]]]:  # type: ignore[override]
+        """What was left out of the last collection, and why."""
+        return self._told
 
     @property
     def tree(self) -> Optional[str]:
@@ -93,6 +102,7 @@ class HostCollector(Collector):
         model.train_function = train_function
 
     def _fit_call(self, model: Any, step: int, real: Callable[[Any], Any], iterator: Any) -> Any:
+        """What ``fit`` calls instead of its compiled function. Only ``real`` and the pipeline may raise: that is the user's."""
         if not batches.can_feed(iterator):
             self._failed(step, CannotCollect("replay.distributed"))
             return real(iterator)
@@ -101,19 +111,32 @@ class HostCollector(Collector):
             return real(iterator)  # the pipeline has ended: the function says so itself
         given = batches.feed(drawn, iterator.element_spec)
         step_of_user = _FitStep(model, drawn)
-        before = self._prepare_call(step, step_of_user)
+        with self._harmless():
+            self._before(step, step_of_user)
         result = real(given)
-        self._finish_call(step, step_of_user, before)
+        with self._harmless():
+            self._after(step, step_of_user)
         return result
 
     # --- loops of the user's own ------------------------------------------------------------------------------------------------
 
-    def function_call(self, call: Call, proceed: Callable[..., Any], step: int) -> Any:
-        """Run one outermost call of a tf.function; while armed, keep it until an optimizer has moved, then replay what overflowed."""
+    def before_function(self, call: Call, step: int) -> None:
+        """While armed, keep the call until an optimizer has moved; where nothing skips an overflowing step, replay it now."""
         if not self._armed:
-            return proceed(*call.args, **call.kwargs)
+            return
         self._calls = [*self._calls[-MAX_CALLS + 1 :], call]
-        return self._armed_call(call, proceed, step, self._readings())
+        iterators = _iterators_in((call.args, call.kwargs))
+        if iterators:
+            _take_batches(call, iterators)
+        self._readings_before = self._readings()
+        if self._early(self._readings_before) and id(call.function) in self._moving:
+            self._attempt(step, self._function_step(), self._readings_before)
+
+    def after_function(self, call: Call, step: int) -> None:
+        """Replay the step that the call ended, if it overflowed."""
+        before = self._readings_before
+        if self._armed and not self._early(before) and _overflowed(before, self._readings(), 1):
+            self._attempt(step, self._function_step(), before)
 
     def moved(self, call: Call) -> None:
         """The call ended a training step."""
@@ -125,28 +148,8 @@ class HostCollector(Collector):
         """Whether TensorFlow places operators on a GPU."""
         return environment.core() == "GPU"
 
-    def _armed_call(self, call: Call, proceed: Callable[..., Any], step: int, before: Readings) -> Any:
-        iterators = _iterators_in((call.args, call.kwargs))
-        args, kwargs = call.args, call.kwargs
-        if iterators:
-            self._take_batches(call, iterators)
-            args, kwargs = call.given()
-        step_of_user = _FunctionStep(needed(self._calls, self._writes))
-        early = self._early(before)
-        if early and id(call.function) in self._moving:
-            self._attempt(step, step_of_user, before)
-        call.result = proceed(*args, **kwargs)
-        if not early and _overflowed(before, self._readings(), 1):
-            self._attempt(step, step_of_user, before)
-        return call.result
-
-    def _take_batches(self, call: Call, iterators: List[Any]) -> None:
-        """Draw by hand what the call is going to draw, so that a replay can be fed the same."""
-        count = draws_of(call) if len(iterators) == 1 else None
-        if count is None or not 0 < count <= MAX_STEPS_A_CALL or not batches.can_feed(iterators[0]):
-            return  # the function draws for itself; its replay will say that it can't
-        call.drawn = batches.draw(iterators[0], count)
-        call.spec, call.iterator = iterators[0].element_spec, iterators[0]
+    def _function_step(self) -> _FunctionStep:
+        return _FunctionStep(needed(self._calls, self._writes))
 
     def _writes(self, call: Call) -> bool:
         key = id(call.function)
@@ -179,22 +182,31 @@ class HostCollector(Collector):
         """Whether the replay comes before the call: where the step is wanted whatever it does, or nothing skips it if it overflows."""
         return self._forced or not any(reader.guarded for reader, _ in readings)
 
-    def _prepare_call(self, step: int, step_of_user: Any) -> Tuple[Readings, Optional[Snapshot]]:
-        readings = self._readings()
-        if self._early(readings):
-            self._attempt(step, step_of_user, readings)
-        elif 1 < step_of_user.steps <= MAX_STEPS_A_CALL:
-            return readings, Snapshot.take(step_of_user.variables())
-        return readings, None
+    @contextlib.contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Our own failure beside a training step: the watch turns off, the training goes on."""
+        try:
+            yield
+        except Exception:
+            assert self._training is not None
+            self._training.fail()
 
-    def _finish_call(self, step: int, step_of_user: Any, before: Tuple[Readings, Optional[Snapshot]]) -> None:
-        readings, snapshot = before
+    def _before(self, step: int, step_of_user: _FitStep) -> None:
+        self._readings_before, self._snapshot = self._readings(), None
+        if self._early(self._readings_before):
+            self._attempt(step, step_of_user, self._readings_before)
+        elif 1 < step_of_user.steps <= MAX_STEPS_A_CALL:
+            self._snapshot = Snapshot.take(step_of_user.variables())
+
+    def _after(self, step: int, step_of_user: _FitStep) -> None:
+        readings = self._readings_before
         if self._early(readings) or not _overflowed(readings, self._readings(), step_of_user.steps):
             return
         if step_of_user.steps > MAX_STEPS_A_CALL:
             self._failed(step, CannotCollect("replay.many_steps", steps=step_of_user.steps, most=MAX_STEPS_A_CALL))
         else:
-            self._attempt(step, step_of_user, readings, snapshot)
+            self._attempt(step, step_of_user, readings, self._snapshot)
+        self._snapshot = None
 
     def _attempt(self, step: int, step_of_user: Any, readings: Readings, snapshot: Optional[Snapshot] = None) -> None:
         """Replay a step and write what it shows. Nothing that goes wrong here touches the training."""
@@ -227,7 +239,7 @@ class HostCollector(Collector):
             self._write(step, found)
         else:
             self.reason = self.reason or "not_reproduced_eagerly"
-            self.remarks.append(("replay.not_reproduced", {"step": step}))
+            self._told.append(("replay.not_reproduced", {"step": step}))
 
     def _write(self, step: int, found: Any) -> None:
         assert self._training is not None
@@ -238,11 +250,11 @@ class HostCollector(Collector):
             self._path = self._tree.path
         left_out = self._tree.write(step, found)
         if left_out:
-            self.remarks.append(("host.disk_budget", {"step": step, "count": left_out}))
+            self._told.append(("host.disk_budget", {"step": step, "count": left_out}))
 
     def _failed(self, step: int, error: CannotCollect) -> None:
         self._collected += 1
-        self.remarks.append(("replay.failed", {"step": step, "error": error.message()}))
+        self._told.append(("replay.failed", {"step": step, "error": error.message()}))
         self.reason = self.reason or error.code
 
     def _options(self) -> WatchOptions:
@@ -296,7 +308,7 @@ class _FunctionStep:
         for i, call in enumerate(self._calls):
             if i:
                 next_call()
-            args, kwargs = mapped(call.fed(), table)
+            args, kwargs = mapped(call.again(), table)
             result = call.function.python_function(*args, **kwargs)
             if call.result is not None:
                 pair_up(call.result, result, table)
@@ -318,9 +330,9 @@ def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
             continue
         if now.scale < then.scale or now.last_step_finite is False:
             return True
-        if then.counter is not None and now.counter is not None and now.scale <= then.scale and now.counter < then.counter + steps:
-            if now.counter == 0 or steps > 1:
-                return True
+        stands = now.scale <= then.scale and then.counter is not None and now.counter is not None
+        if stands and now.counter < then.counter + steps and (now.counter == 0 or steps > 1):
+            return True
     return False
 
 
@@ -331,6 +343,14 @@ def _iterators_in(structure: Any) -> List[Any]:
     if isinstance(structure, dict):
         return _iterators_in(list(structure.values()))
     return [structure] if batches.can_feed(structure) else []
+
+
+def _take_batches(call: Call, iterators: List[Any]) -> None:
+    """Draw by hand what the call is going to draw, so that a replay can be fed the same; where the graph doesn't tell how much, the
+    function draws for itself and its replay will say that it can't."""
+    count = draws_of(call) if len(iterators) == 1 else None
+    if count is not None and 0 < count <= MAX_STEPS_A_CALL:
+        call.take(batches.draw(iterators[0], count), iterators[0])
 
 
 def _nowhere() -> None:

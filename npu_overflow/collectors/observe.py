@@ -175,14 +175,14 @@ class StepWatcher(Watcher):
     def _repair_inputs(self, op: Op, inputs: List[Any]) -> None:
         for i, tensor in enumerate(inputs):
             for origin in self.flow.of_bits(self.flow.carried(compat.tensor_id(tensor))):
-                key = origin.key if origin.op is not None or origin.source and origin.source[0] else "%s:%s" % (origin.kind, op.name)
+                key = origin.key if origin.op is not None or (origin.source and origin.source[0]) else "%s:%s" % (origin.kind, op.name)
                 if origin.kind != "operator" and key in self._repaired:
                     inputs[i] = repaired(tensor)
                     break
 
     def _hold(self, op: Op, bits: int, origin: Optional[Origin], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         passed_on = sum(held.origin is None for held in self.held)
-        if len(self.held) >= MAX_HELD or origin is None and passed_on >= MAX_PASSED_ON:
+        if len(self.held) >= MAX_HELD or (origin is None and passed_on >= MAX_PASSED_ON):
             self.not_held += 1
             return
         held = Held(op, bits or (origin.bit if origin else 0), origin)

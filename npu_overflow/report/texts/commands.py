@@ -115,4 +115,22 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.show.empty": ("(empty)", "（空）"),
     "cli.show.saved": ("saved", "已保存"),
     "cli.show.exists": ("{name} exists already and was left alone", "{name} 已存在，未作改动"),
+    "cli.demo.help": ("train a small model on this machine until it overflows, and show the report", "在本机训练一个小模型直至溢出，并展示报告"),
+    "cli.demo.about": (
+        "Trains a small float16 model on the CPU whose layer \"hot\" begins to overflow, under watch: the loss scale falls, the watch collects, the report names the operator.",
+        "在 CPU 上训练一个 float16 小模型，其中 \"hot\" 层会开始溢出：loss scale 下降，监视器采集，报告指出算子。",
+    ),
+    "cli.demo.quick": ("60 steps instead of 200", "只训练 60 步（默认 200 步）"),
+    "cli.demo.dump_path": ("folder for the dump tree (default: {default})", "dump 目录（默认：{default}）"),
+    "cli.demo.starting": ("Starting TensorFlow …", "正在启动 TensorFlow……"),
+    "cli.demo.model": (
+        "TensorFlow {version}. Training a small mixed_float16 model; from step {step} on its layer \"{layer}\" gets values that float16 can't hold.",
+        "TensorFlow {version}。正在训练一个 mixed_float16 小模型；从第 {step} 步起，\"{layer}\" 层的结果将超出 float16 的范围。",
+    ),
+    "cli.demo.drop": ("step {step}: loss scale {before} → {after}", "第 {step} 步：loss scale {before} → {after}"),
+    "cli.demo.right": (
+        "The planted fault was found: {name}. Its dump tree, in the vendor's format, lies in {tree}",
+        "已找到预设的故障：{name}。其 dump 数据（厂商格式）位于 {tree}",
+    ),
+    "cli.demo.wrong": ("The report does not name the layer \"{layer}\", where the fault was planted: please report this.", "报告没有指出预设故障所在的 \"{layer}\" 层：请反馈此问题。"),
 }

@@ -179,4 +179,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew.",
         "请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)，然后重新启动训练。",
     ),
+    "demo.tensorflow": ("The demo trains a model and needs TensorFlow, which is not installed.", "demo 需要训练模型，但未安装 TensorFlow。"),
+    "demo.tensorflow.hint": (
+        "pip install 'npu_overflow[tensorflow]' installs one that fits this Python.",
+        "pip install 'npu_overflow[tensorflow]' 会安装适合当前 Python 的版本。",
+    ),
 }

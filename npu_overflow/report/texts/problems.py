@@ -58,6 +58,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "时间与步序不一致：按时间第 {before} 步排在第 {step} 步之后。系统时钟被调整过；此处以步序为准。",
     ),
     # remarks
+    "remark.sporadic": (
+        "{count} records of single overflows before the collection are left out; --run all shows them too.",
+        "已略去采集之前偶发溢出的 {count} 条记录；使用 --run all 可一并显示。",
+    ),
     "remark.clocks_close": (
         "The first overflows of devices {devices} lie within 10 ms of each other: clocks of devices differ, so which came first is not certain.",
         "设备 {devices} 的首次溢出相差不到 10 毫秒：各设备时钟存在偏差，先后顺序无法确定。",
