@@ -58,6 +58,8 @@ class Manifest:
         rate: overflowing steps as a part of all.
         trigger: {"step", "optimizer", "reason", …} of the last trigger, or None.
         kept_steps: training steps whose overflow dumps were kept.
+        kept_folders: data_index folders of the last collection, relative to the time folder: the analysis leaves out the others, whose overflow was
+            sporadic. None: everything is analyzed.
         train_steps: data_index (the folder's name) -> training step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
@@ -86,6 +88,7 @@ class Manifest:
     rate: Optional[float] = None
     trigger: Optional[Dict[str, Any]] = None
     kept_steps: List[int] = field(default_factory=list)
+    kept_folders: Optional[List[str]] = None
     train_steps: Dict[int, int] = field(default_factory=dict)
     remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
     reason: Optional[str] = None
@@ -328,6 +331,7 @@ _CHECKS: Dict[str, Callable[[Any], Any]] = {
     "rate": _number,
     "trigger": _facts,
     "kept_steps": _list(_whole),
+    "kept_folders": _list(_text),
     "train_steps": _map(_digits, _whole),
     "remarks": _list(_row(_text, _facts)),
     "reason": _text,

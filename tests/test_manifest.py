@@ -36,6 +36,7 @@ def sample(**changes: Any) -> Manifest:
         "rate": 0.004,
         "trigger": {"step": 120, "reason": "frequent"},
         "kept_steps": [118, 119, 120],
+        "kept_folders": ["0/ge_default_20240517093010_1/1/7"],
         "train_steps": {7: 118, 8: 119},
         "remarks": [("watch.blind", {"name": "LossScaleOptimizer"})],
         "reason": None,

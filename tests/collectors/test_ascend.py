@@ -13,6 +13,7 @@ import pytest
 from fake_npu_device import adapter
 
 from npu_overflow import dump_config
+from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.collectors import ascend
 from npu_overflow.collectors.ascend import AscendCollector
 from npu_overflow.collectors.base import Training
@@ -21,6 +22,7 @@ from npu_overflow.dump.layout import find
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.errors import CannotCollect
 from npu_overflow.loss_scale import Reading
+from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Policy
 
@@ -428,6 +430,25 @@ def test_nothing_is_deleted_where_the_run_is_not_certain(run: Callable[..., Run]
     assert other.is_dir()
 
 
+# --- what is analyzed
+
+
+def test_the_report_is_of_the_last_steps_only(run: Callable[..., Run]) -> None:
+    training = run(patience=3, keep=2)
+    training.go(4, only(0, 2, 3))
+    training.collector.stop()
+    tree = training.collector.tree
+    assert tree is not None
+    Manifest(kept_folders=training.collector.kept_folders, train_steps=training.collector.train_steps).write(tree)
+    report = analyze(tree)
+    assert [operator.op_name for operator in report.operators] == ["layer_2/MatMul", "layer_3/MatMul"]
+    assert [operator.train_step for operator in report.operators] == [2, 3]
+    assert [remark.code for remark in report.remarks if remark.code == "remark.sporadic"] == ["remark.sporadic"]
+    assert [operator.op_name for operator in analyze(tree, run="all").operators] == ["layer_0/MatMul", "layer_2/MatMul", "layer_3/MatMul"]
+    folder = os.path.dirname(find(tree).records[0].path)
+    assert len(analyze(folder).operators) == 1
+
+
 # --- a real training
 
 
@@ -436,50 +457,104 @@ import sys
 sys.path.insert(0, {double!r})
 import npu_device
 import npu_overflow
-npu_overflow.npu_device_dump_config(npu_device)
+if {configured}:
+    npu_overflow.npu_device_dump_config(npu_device)
 npu_device.set_device_sat_mode({mode})
 npu_device.open().as_default()
 
 import numpy as np
 import tensorflow as tf
 
-def before(step):
-    # an atomic addition overflows first; the AI Core finding comes first in the report
-    if step == 63:
-        npu_device._device.overflow("AddN", "gradients/AddN", [np.ones(4, np.float16)], [np.full(4, 65504, np.float16)], "DHA Atomic Add", 0x900)
+def atomic(step):
+    # an atomic addition overflows before the product: it is listed first, and is not the first AI Core operator
+    npu_device._device.overflow("AddN", "gradients/AddN", [np.ones(4, np.float16)], [np.full(4, 65504, np.float16)], "DHA Atomic Add", 0x900)
 
-sporadic = npu_device.testing.dense(8, "model/sporadic/MatMul", lambda step: step in (5, 25))
-faulty = npu_device.testing.dense(1, "model/faulty/MatMul", lambda step: step >= 60, before={before})
+sporadic = npu_device.testing.dense(8, "model/sporadic/MatMul", lambda step: step in (5, 25, 55))
+faulty = npu_device.testing.dense(1, "model/faulty/MatMul", lambda step: step >= {begin}, before={before})
 model = tf.keras.Sequential([sporadic, faulty])
-optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**15)
-model.compile(optimizer=optimizer, loss="mse")
+optimizer = {optimizer}
+model.compile(optimizer=optimizer, loss="mse", steps_per_execution={loop})
+npu_device.set_npu_loop_size({loop})
 watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1)
 x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")
 model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch])
-print("STATE", watch.state, len(watch.reports), watch.drops[:2])
-first = watch.reports[0].first
-print("FIRST", first.op_type, first.op_name, first.core, first.verdict, first.train_step)
-print("TREE", watch.reports[0].path)
+npu_device.testing.flush()
+print("STATE", watch.state, len(watch.reports))
+for report in watch.reports:
+    first = report.first
+    print("FIRST", first.op_type, first.op_name, first.core, first.verdict, first.train_step)
+    print("OPERATORS", sorted(set((item.op_name, item.core) for item in report.operators)))
+    print("TREE", report.path)
 """
 
+NPU = "npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**8)"
+STOCK = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**8)"
+FIXED = "npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), dynamic=False, initial_scale=8.0)"
 
-def _train(tmp_path: Path, mode: int = 0, before: str = "None") -> str:
+
+def _train(tmp_path: Path, **changes: Any) -> str:
+    """Run the script; what it printed, errors after the rest."""
+    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 60, "optimizer": NPU, "configured": True, "loop": 1}
+    values.update(changes)
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(double=adapter.FOLDER, mode=mode, before=before))
+    script.write_text(SCRIPT.format(**values))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=str(tmp_path), timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
+def _tree(output: str) -> str:
+    return output.split("TREE ")[1].split("\n")[0].strip()
+
+
 @pytest.mark.tensorflow("<2.7")
-@pytest.mark.parametrize("mode", [0, 1])
-def test_a_real_training_prints_the_first_ai_core_operator(tmp_path: Path, mode: int) -> None:
-    output = _train(tmp_path, mode)
-    core = "AIC" if mode else "AI Core"
-    assert "FIRST MatMul model/faulty/MatMul %s computed_here" % core in output
-    assert "MatMul" in output.split("FIRST")[0] and "model/faulty/MatMul" in output.split("FIRST")[0]
-    tree = output.split("TREE ")[1].split("\n")[0].strip()
+@pytest.mark.parametrize(("mode", "core"), [(0, "AI Core"), (1, "AIC")])
+def test_a_real_training_prints_the_first_ai_core_operator(tmp_path: Path, mode: int, core: str) -> None:
+    output = _train(tmp_path, mode=mode)
+    assert "FIRST MatMul model/faulty/MatMul %s computed_here 61" % core in output  # the last 3 of 55, 60, 61, 62, 63
+    printed = output.split("STATE")[0]
+    assert "model/faulty/MatMul" in printed and "model/sporadic" not in printed
+    tree = _tree(output)
     assert Path(tree).parent == tmp_path / "precision_data" / "overflow" / "dump"
-    names = {open_dump(entry.path).op_name for entry in find(tree).dumps}
-    assert names == {"model/faulty/MatMul"}  # the sporadic ones are pruned
-    assert (Path(tree) / "session-0.json").is_file()
+    # the sporadic ones before are deleted; the one of step 55 left the window without a trigger of its own
+    assert {open_dump(entry.path).op_name for entry in find(tree).dumps} == {"model/faulty/MatMul"}
+    assert (Path(tree) / "session-0.json").is_file() and (Path(tree) / "report.txt").is_file()
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_an_atomic_addition_before_is_listed_and_not_first(tmp_path: Path) -> None:
+    output = _train(tmp_path, before="atomic")
+    assert "FIRST MatMul model/faulty/MatMul AI Core" in output
+    assert "('gradients/AddN', 'DHA Atomic Add')" in output
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_sporadic_overflow_gives_no_report(tmp_path: Path) -> None:
+    output = _train(tmp_path, begin=1000)
+    assert "STATE watching 0" in output
+    assert find(str(tmp_path / "precision_data" / "overflow" / "dump")).records == []
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_a_device_opened_without_the_dump_gets_a_request(tmp_path: Path) -> None:
+    output = _train(tmp_path, configured=False)
+    assert "STATE reported 0" in output or "STATE watching 0" in output
+    assert "npu_device_dump_config(npu_device) before npu_device.open()" in output
+    (manifest,) = read_manifests(str(tmp_path / "precision_data" / "overflow" / "dump"))
+    assert manifest.request is not None and manifest.request["why"] == "ascend.opened_without_dump"
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_a_fixed_scale_in_saturation_mode(tmp_path: Path) -> None:
+    assert "FIRST MatMul model/faulty/MatMul AI Core" in _train(tmp_path, optimizer=FIXED)
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_the_stock_optimizer_in_saturation_mode_is_warned_of(tmp_path: Path) -> None:
+    assert "NpuLossScaleOptimizer" in _train(tmp_path, optimizer=STOCK, begin=1000).split("STATE")[1]
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_several_steps_a_call(tmp_path: Path) -> None:
+    output = _train(tmp_path, loop=4)
+    assert "FIRST MatMul model/faulty/MatMul AI Core computed_here" in output
