@@ -164,6 +164,9 @@ class AscendCollector(Collector):
             closing: no further look will come: files written since the last one belong to the steps after it.
         """
         assert self._files is not None and self._training is not None
+        device = dump_config.open_device()
+        if device is not None:  # it may have been opened after the watch began
+            self._files.device = device
         for unit in self._files.scan():
             unit.stamp = self._believed(unit.stamp)
         for unit in self._files.units.values():

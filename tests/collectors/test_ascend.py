@@ -116,9 +116,11 @@ def test_without_the_adapter_it_cannot_collect(tmp_path: Path) -> None:
 
 def test_the_dump_is_configured_where_the_device_is_not_open_yet(npu_device: Any, tmp_path: Path) -> None:
     run = Run(npu_device, tmp_path / "dump").prepare()
-    npu_device.open()
+    npu_device.open(5)
     run.go(1, only(0))
     assert run.indices() == {0}
+    assert run.go(4, only(1, 2, 3, 4)) == 5
+    assert run.collector.collected == 3
     assert run.collector.tree is not None and Path(run.collector.tree).parent == tmp_path / "dump"
 
 

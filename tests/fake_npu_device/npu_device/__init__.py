@@ -6,6 +6,7 @@ tested without it.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 from npu_device import _device, npu_device
@@ -17,6 +18,10 @@ __version__ = "2.6.5"
 
 if VERSION != "old":
     from npu_device.npu_device import is_inf_nan_enabled  # noqa: F401
+
+
+if "tensorflow" in sys.modules:
+    _device.original_call()
 
 
 def __getattr__(name: str) -> Any:

@@ -67,11 +67,13 @@ def stop() -> None:
     _running = False
 
 
-def original_call(cls: Any) -> Any:
-    """Function.__call__ as TensorFlow has it, whoever has replaced it since."""
+def original_call() -> Any:
+    """Function.__call__ as it stood when this package was imported (or first needed it), whoever has replaced it since."""
     global _original_call
     if _original_call is None:
-        _original_call = cls.__call__
+        from tensorflow.python.eager import def_function
+
+        _original_call = def_function.Function.__call__
     return _original_call
 
 

@@ -109,7 +109,7 @@ def _patch_tensorflow() -> None:
 
     function._fake_npu_original = real_function  # type: ignore[attr-defined]
     tf.function = function
-    def_function.Function.__call__ = _call_of(_device.original_call(def_function.Function))
+    def_function.Function.__call__ = _call_of(_device.original_call())
     tf.device = lambda name: contextlib.nullcontext()
     real_eager_func = script_ops.EagerFunc
     if not getattr(real_eager_func, "_fake_npu", False):

@@ -1,0 +1,261 @@
+"""The double behaves as the vendor's adapter does with TensorFlow; each test quotes what is known of the real one."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Iterator, List
+
+import numpy as np
+import pytest
+from fake_npu_device import adapter
+
+from npu_overflow.dump.layout import find
+from npu_overflow.dump.reader import open_dump
+from npu_overflow.dump.record import read_record
+from npu_overflow.loss_scale import Reading, reader_for
+from npu_overflow.policy import Policy
+
+pytestmark = pytest.mark.tensorflow("<2.7")
+
+
+@pytest.fixture
+def npu_device() -> Iterator[Any]:
+    import tensorflow  # noqa: F401 (so that what as_default replaces is put back)
+
+    with adapter.loaded() as module:
+        module._device.keep_context = True
+        yield module
+
+
+# --- what open and as_default do to TensorFlow
+
+
+def test_opening_replaces_the_context(tmp_path: Path) -> None:
+    # "open() replaces TensorFlow's eager context: variables … made before it are dead"
+    script = (
+        "import sys; sys.path.insert(0, %r)\n"
+        "import tensorflow as tf, npu_device\n"
+        "from tensorflow.python.eager import context\n"
+        "before = context.context()\n"
+        "npu_device.open()\n"
+        "print('SAME', context.context() is before, float(tf.Variable(2.0) + 1.0))\n"
+    ) % adapter.FOLDER
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=str(tmp_path), timeout=200)
+    assert "SAME False 3.0" in done.stdout, done.stderr
+
+
+def test_as_default_assigns_what_it_patches(npu_device: Any) -> None:
+    # "as_default() assigns Function.__call__: a wrapper put there before is lost", "tf.device (a no-op from then on)"
+    import tensorflow as tf
+    from tensorflow.python.eager import def_function
+
+    calls: List[str] = []
+    original = def_function.Function.__call__
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("wrapper")
+        return original(self, *args, **kwargs)
+
+    doubled = tf.function(lambda x: x * 2)
+    def_function.Function.__call__ = wrapper
+    doubled(tf.constant(1.0))
+    assert npu_device.npu_device.global_npu_ctx() is None
+    handle = npu_device.open().as_default()
+    assert npu_device.npu_device.global_npu_ctx() is handle
+    assert float(doubled(tf.constant(2.0))) == 4.0
+    assert calls == ["wrapper"]
+    with tf.device("/device:NOSUCH:7"):
+        assert float(tf.constant(1.0)) == 1.0
+
+
+def test_jit_compile_is_forced_off(npu_device: Any) -> None:
+    import tensorflow as tf
+
+    before = tf.function(lambda x: x + 1, jit_compile=True)
+    npu_device.open().as_default()
+    after = tf.function(lambda x: x + 1, jit_compile=True)
+    for function in (before, after):
+        assert float(function(tf.constant(1.0))) == 2.0
+        assert not function._jit_compile
+
+
+def test_nested_functions_are_inlined_and_run_again_where_they_raise(npu_device: Any) -> None:
+    # "Nested tf.functions are inlined as plain Python, and run a second time if they raise"
+    import tensorflow as tf
+
+    npu_device.open().as_default()
+    runs: List[str] = []
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def inner(x: Any) -> Any:
+        runs.append("inner")
+        if len(runs) == 1:
+            raise ValueError("first time")
+        return x + 1
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def outer(x: Any) -> Any:
+        return inner(x) * 2
+
+    assert float(outer(tf.constant(1.0))) == 4.0
+    assert runs == ["inner", "inner"]
+
+
+def test_as_default_twice_breaks_dropout(npu_device: Any) -> None:
+    import tensorflow as tf
+
+    handle = npu_device.open()
+    handle.as_default()
+    assert tf.nn.dropout(tf.ones(4), 0.5).shape == (4,)
+    handle.as_default()
+    with pytest.raises(RecursionError):
+        tf.nn.dropout(tf.ones(4), 0.5)
+
+
+def test_a_bad_dump_path_shows_at_the_first_graph(npu_device: Any, tmp_path: Path) -> None:
+    # "dump_path is not checked in Python …; a bad one shows only when the first graph runs"
+    import tensorflow as tf
+
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump_debug, dump.dump_path = True, str(tmp_path / "missing")
+    npu_device.open().as_default()
+    with pytest.raises(RuntimeError, match="does not exist"):
+        tf.function(lambda x: x)(tf.constant(1.0))
+
+
+# --- the optimizer
+
+
+class Steps:
+    """Training steps on the double whose overflow is planted in the device's register, or in the gradient in INF/NaN mode."""
+
+    def __init__(self, npu_device: Any, **options: Any) -> None:
+        import tensorflow as tf
+
+        self.device = npu_device._device
+        self.optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1.0), **options)
+        self.variable = tf.Variable(1.0)
+        self.reader = reader_for(self.optimizer)
+        optimizer, variable = self.optimizer, self.variable
+
+        def step(gradient: Any) -> None:
+            optimizer.apply_gradients([(gradient, variable)])
+
+        self.function = tf.function(step)
+
+    def step(self, overflow: bool = False) -> Reading:
+        import tensorflow as tf
+
+        if overflow:
+            self.device.overflow("MatMul", "a/MatMul", [], [])
+        self.function(tf.constant(float("inf") if overflow and self.device.inf_nan else 0.25))
+        reading = self.reader.read()
+        assert reading is not None
+        return reading
+
+
+def test_saturation_mode_asks_the_register_and_clears_it(npu_device: Any) -> None:
+    # "it reads and clears the device's overflow register each step, skips the update and halves the scale, never below 1; iterations still advances"
+    npu_device.open().as_default()
+    steps = Steps(npu_device, initial_scale=4.0)
+    assert steps.reader.family == "npu"
+    assert steps.reader.read() == Reading(4.0, 0, 0, 2000, False)
+    assert steps.step() == Reading(4.0, 1, 1, 2000, True)
+    assert [steps.step(overflow=True) for _ in range(3)] == [Reading(scale, 0, step, 2000, False) for scale, step in ((2.0, 2), (1.0, 3), (1.0, 4))]
+    assert npu_device._device.read_register() == 0  # "Reading the register after the step gives 0"
+    assert float(steps.variable.numpy()) == 0.75
+
+
+def test_inf_nan_mode_is_the_stock_optimizer(npu_device: Any) -> None:
+    # "INF/NaN mode: it is the stock optimizer, and last_step_finite stays False or stale: don't read it"
+    npu_device.set_device_sat_mode(1)
+    npu_device.open().as_default()
+    steps = Steps(npu_device, initial_scale=4.0)
+    assert steps.step() == Reading(4.0, 1, 1, 2000, None)
+    assert steps.step(overflow=True) == Reading(2.0, 0, 2, 2000, None)
+    assert not bool(steps.optimizer.last_step_finite.numpy())
+
+
+def test_the_mode_is_baked_in_when_the_step_is_traced(npu_device: Any) -> None:
+    npu_device.open().as_default()
+    steps = Steps(npu_device, initial_scale=4.0)
+    steps.step()
+    npu_device.set_device_sat_mode(1)
+    assert steps.step(overflow=False).last_step_finite is True
+    npu_device._device.overflow("MatMul", "a/MatMul", [], [])
+    assert steps.step().last_step_finite is False
+
+
+def test_a_fixed_scale_in_saturation_mode_skips_too(npu_device: Any) -> None:
+    npu_device.open().as_default()
+    steps = Steps(npu_device, dynamic=False, initial_scale=8.0)
+    assert [steps.step(overflow) for overflow in (False, True)] == [Reading(8.0, None, 1, None, True), Reading(8.0, None, 2, None, False)]
+    assert float(steps.variable.numpy()) == 0.75
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_one_step_overflowed_where_the_counter_is_zero_and_the_scale_did_not_grow(npu_device: Any, mode: int) -> None:
+    # "one step overflowed if and only if dynamic_counter == 0 and loss_scale <= previous, at the floor too"
+    npu_device.set_device_sat_mode(mode)
+    npu_device.open().as_default()
+    steps = Steps(npu_device, initial_scale=4.0, dynamic_growth_steps=3)
+    policy = Policy(warmup=0, patience=1000)
+    policy.look(-1, 0, steps.reader.read())
+    planted = np.random.RandomState(mode).rand(60) < 0.4
+    previous = 4.0
+    for step, overflow in enumerate(planted):
+        reading = steps.step(bool(overflow))
+        assert bool(overflow) == (reading.counter == 0 and reading.scale <= previous)
+        assert policy.look(step, 1, reading).overflows == int(overflow)
+        previous = reading.scale
+
+
+def test_an_overflow_of_another_rank_halves_every_scale(npu_device: Any, tmp_path: Path) -> None:
+    # "the register is summed over all: one rank's overflow halves every rank's scale, and only that rank has a dump"
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump_debug, dump.dump_path = True, str(tmp_path)
+    npu_device._device.others_overflow = lambda step: step == 1
+    npu_device.open().as_default()
+    steps = Steps(npu_device, initial_scale=4.0)
+    assert [steps.step().scale for _ in range(3)] == [4.0, 2.0, 2.0]
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the dump
+
+
+def test_overflowing_steps_are_dumped_in_the_vendors_format(npu_device: Any, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump_debug, dump.dump_path = True, str(tmp_path)
+    npu_device.open(3).as_default()
+    layer = npu_device.testing.dense(2, "net/fc/MatMul", lambda step: step in (1, 3))
+    function = tf.function(lambda x: layer(x))
+    for _ in range(5):
+        result = function(tf.ones([4, 8]))
+        assert float(tf.reduce_max(result)) <= 65504.0
+    npu_device.testing.flush()
+    tree = find(str(tmp_path))
+    assert sorted((entry.place.device, entry.place.data_index) for entry in tree.records) == [(3, 1), (3, 3)]
+    (part,) = read_record(tree.records[0].path).parts
+    assert (part.core, part.status) == ("AI Core", 0x20)
+    operator = open_dump(tree.dumps_of(tree.records[0], part.task_id, part.stream_id)[0].path)
+    assert (operator.op_name, [item.shape for item in operator.inputs]) == ("net/fc/MatMul", [(4, 8), (8, 2)])
+    assert float(operator.outputs[0].raw().max()) == 65504.0
+
+
+def test_nothing_is_dumped_without_a_graph_or_after_close(npu_device: Any, tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    dump = npu_device.global_options().dump_config
+    dump.enable_dump_debug, dump.dump_path = True, str(tmp_path)
+    npu_device.open()
+    layer = npu_device.testing.dense(2, "net/fc/MatMul", lambda step: True)
+    layer(tf.ones([4, 8]))  # not the default device
+    npu_device.open().as_default()
+    npu_device.npu_device.close()
+    tf.function(lambda x: layer(x))(tf.ones([4, 8]))
+    npu_device.testing.flush()
+    assert list(tmp_path.iterdir()) == []
