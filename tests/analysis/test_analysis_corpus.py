@@ -60,7 +60,8 @@ def test_corpus(name: str) -> None:
 
 @pytest.mark.parametrize("name", TREES)
 def test_corpus_from_the_command_line(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "npu_overflow", "analyze", str(CORPUS / name / "dump"), "--json"]
+    of_old_protobuf = "ignore:Using or importing the ABCs:DeprecationWarning"
+    command = [sys.executable, "-W", "error", "-W", of_old_protobuf, "-m", "npu_overflow", "analyze", str(CORPUS / name / "dump"), "--json"]
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(entry for entry in sys.path if entry), PYTHONIOENCODING="utf-8")
     done = subprocess.run(command, capture_output=True, cwd=str(tmp_path), env=environment, check=False)
     assert (done.returncode, done.stderr.decode()) == (0, "")
