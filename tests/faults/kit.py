@@ -318,7 +318,7 @@ class Setting:
 
         The scale is low, so that what is planted in the forward pass is the only fault; faults of the backward pass choose a higher one.
         """
-        inner = inner or self.keras.optimizers.SGD(1e-7)
+        inner = inner or self.keras.optimizers.SGD(1e-12)
         if scale is None:
             return inner
         scaling = self.keras.mixed_precision.LossScaleOptimizer
