@@ -8,8 +8,8 @@ from typing import Any, Dict, Optional
 
 from npu_overflow.manifest import Manifest, plain
 from npu_overflow.options import WatchOptions
-from npu_overflow.report.model import LossScale, Remark, Report
 from npu_overflow.report import texts
+from npu_overflow.report.model import LossScale, Remark, Report
 from npu_overflow.version import __version__
 
 __all__ = ["analyzed", "empty", "plain_options", "save", "shown", "versions"]

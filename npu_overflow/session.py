@@ -90,7 +90,6 @@ class Session:
         self._collect_since = 0.0
         self._last_culprit: Optional[str] = None
         self._loss_was_bad = False
-        self._weights_lost: Optional[int] = None
         dump_path = os.path.abspath(options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
         self._training = Training(
             options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say, fail=self.fail
@@ -204,6 +203,8 @@ class Session:
         self._step += steps
         if finite is False:
             self._loss_was_bad = True
+            if self._training is not None and self._training.bad_since is None:
+                self._training.bad_since = self._step - 1
         if self.state != "collecting" and self._step - self._looked < self._check_every and finite is not False:
             return
         self._look(finite)
@@ -284,7 +285,9 @@ class Session:
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
     def _force(self, step: int, steps: int) -> None:
-        if self.state in ("watching", "reported") and any(step <= wanted < step + steps for wanted in self.options.at_steps):
+        assert self._training is not None
+        self._training.forced = any(step <= wanted < step + steps for wanted in self.options.at_steps)
+        if self._training.forced and self.state in ("watching", "reported"):
             self._start(step, forced=True)
 
     def _moved(self) -> int:
@@ -319,6 +322,8 @@ class Session:
             self.drops.append(look.drop)
         if look.trigger and self.state in ("watching", "reported") and len(self.reports) < self.options.max_reports:
             self._manifest.trigger = {"step": self._step - 1, "pending": list(look.pending), "scale": look.drop[2] if look.drop else None}
+            if self._training is not None and self._training.bad_since is None and look.pending:
+                self._training.bad_since = look.pending[0]
             self._start(self._step)
 
     def _start(self, step: int, forced: bool = False) -> None:
@@ -326,11 +331,11 @@ class Session:
         if len(self.reports) >= self.options.max_reports:
             return
         try:
-            self._collector.start(step, forced)
+            self._collector.start(step)
         except CannotCollect as error:
             self._request(error)
             return
-        self._collect_from, self._collect_since = step, time.time()
+        self._collect_from, self._collect_since, self._collect_forced = step, time.time(), forced
         if not forced:
             self.say("watch.trigger", step=step, drops=len(self.drops))
         self._change("collecting")
@@ -346,8 +351,8 @@ class Session:
 
     def _finish_if_enough(self) -> None:
         assert self._collector is not None and self._collect_from is not None
-        forced_end = not any(step >= self._step for step in self.options.at_steps) and self._collector.collected > 0 and bool(self.options.at_steps)
-        enough = self._collector.collected >= self.options.keep or forced_end
+        last_forced = self._collect_forced and not any(self._step <= step < self._step + self.options.max_collect_steps for step in self.options.at_steps)
+        enough = self._collector.collected >= self.options.keep or last_forced
         over = self._step - self._collect_from >= self.options.max_collect_steps
         late = time.time() - self._collect_since >= self.options.max_collect_seconds
         if enough or over or late:

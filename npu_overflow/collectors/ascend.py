@@ -109,7 +109,7 @@ class AscendCollector(Collector):
             self._looks.append(_Look(first_step, last, int(time.time() * 1e6), overflows))
         self._pending = set(pending)
 
-    def start(self, step: int, forced: bool = False) -> None:
+    def start(self, step: int) -> None:
         if self._files is None:
             if dump_config.loaded_adapter() is None:
                 raise CannotCollect("ascend.no_adapter")
@@ -117,7 +117,7 @@ class AscendCollector(Collector):
         assert self._training is not None
         self.remarks, self.reason = [], None
         recent = sorted(self._pending)[-self._training.options.keep :]
-        self._from = step if forced or not recent else min(recent)
+        self._from = step if self._training.forced or not recent else min(recent)
         self._collecting = True
         self._tidy()
 

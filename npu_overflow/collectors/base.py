@@ -5,7 +5,7 @@ import abc
 import contextlib
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Callable, ContextManager, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.options import WatchOptions
 
@@ -23,6 +23,8 @@ class Training:
         readers: one ``loss_scale.Reader`` an optimizer, in the order they were found; grows when optimizers are made later.
         rank, world_size, device: of this process.
         say: prints one line to the user: ``say(code, **values)`` with a code of ``report.texts``.
+        bad_since: training step of the first sign of the present trouble: a non-finite loss, or the first counted overflow in the window.
+        forced: the training call that begins now is wanted whatever it does (``at_steps``).
         fail: called in an ``except``: logs the failure and turns the watch off.
     """
 
@@ -35,6 +37,8 @@ class Training:
     device: int = 0
     say: Callable[..., None] = lambda code, **values: None
     fail: Callable[[], None] = lambda: None
+    bad_since: Optional[int] = None
+    forced: bool = False
 
 
 class Collector(abc.ABC):
@@ -70,8 +74,8 @@ class Collector(abc.ABC):
         """
 
     @abc.abstractmethod
-    def start(self, step: int, forced: bool = False) -> None:
-        """Collect from training step ``step`` on; ``forced`` (``at_steps``) takes the step whether or not it overflows.
+    def start(self, step: int) -> None:
+        """Collect from training step ``step`` on.
 
         Raises CannotCollect where that is impossible now; the message says what to do.
         """

@@ -72,6 +72,9 @@ def _label(name: str, value: Any, found: Dict[int, Tuple[str, str, Any]], depth:
     elif depth < 8 and isinstance(value, (tuple, list)):
         for i, item in enumerate(value):
             _label("%s[%d]" % (name, i), item, found, depth + 1)
+    elif depth < 8 and isinstance(getattr(value, "values", None), tuple):  # one value a replica
+        for item in value.values:
+            _label(name, item, found, depth + 1)
     elif depth < 8 and hasattr(value, "flat_values"):  # RaggedTensor
         _label(name, value.flat_values, found, depth + 1)
 

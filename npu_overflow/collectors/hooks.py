@@ -43,6 +43,26 @@ class _Forward(str):
     op: Optional[Op] = None
 
 
+_CALLS_A_REPLICA = 1000  # keeps the calls of replicas apart
+
+
+class _Thread(threading.local):
+    """What is known of one thread while hooks are in."""
+
+    known = False  # whether it was asked if it takes part
+    mine = False  # it takes part in the observed step
+    busy = False  # it runs code of the watcher, which is not observed
+    replica = 0
+    last: Optional[_Forward] = None  # the operator that ran last
+    gradient: Optional[Op] = None  # forward operator of the gradient function that is running
+    backward = 0  # depth of running tape.gradient calls
+    applying = 0
+
+    def __init__(self) -> None:
+        self.names: Dict[str, int] = {}
+        self.call = 0
+
+
 _busy = threading.Lock()
 
 
@@ -62,23 +82,18 @@ class Hooks:
     def __init__(self, watcher: Watcher, lines: Optional[SourceLines] = None, apply: str = "skip", functions: str = "eager") -> None:
         self._watcher = watcher
         self._functions = functions
-        self._call = 0
         self._lines = lines
         self._apply = apply
         self._undo: List[Callable[[], None]] = []
-        self._threads: Dict[int, bool] = {}  # observing thread -> busy inside the watcher
-        self._names: Dict[str, int] = {}
+        self._thread = _Thread()
+        self._call = 0
         self._count = 0
-        self._last: Optional[_Forward] = None
-        self._gradient: Optional[Op] = None  # forward operator of the gradient function that is running
-        self._backward = 0  # depth of running tape.gradient calls
-        self._applying = 0
 
     def __enter__(self) -> Hooks:
         if not _busy.acquire(False):
             raise CannotCollect("replay.busy")
         try:
-            self._threads[threading.get_ident()] = False
+            self._thread.known = self._thread.mine = True
             self._install()
         except BaseException:
             self.__exit__(None, None, None)
@@ -90,7 +105,8 @@ class Hooks:
             while self._undo:
                 self._undo.pop()()
         finally:
-            self._threads.clear()
+            self._thread = _Thread()
+            self._thread.known = True
             _busy.release()
 
     # --- installing -------------------------------------------------------------------------------------------------------------
@@ -120,17 +136,25 @@ class Hooks:
     def next_call(self) -> None:
         """The next call of a tf.function of the step begins: operator names start again, as in a graph of its own."""
         self._call += 1
-        self._names.clear()
 
     def _mine(self) -> bool:
-        return threading.get_ident() in self._threads
+        """Whether this thread takes part: the one that entered, and the replica threads that a distribution strategy starts for the step."""
+        thread = self._thread
+        if not thread.known:
+            thread.known = True
+            current = threading.current_thread()
+            if type(current).__name__ == "_MirroredReplicaThread":
+                thread.mine, thread.replica = True, int(getattr(current, "replica_id", 0))
+        return thread.mine
+
+    def _observing(self) -> bool:
+        return self._mine() and not self._thread.busy
 
     def _fast_path(self, internals: compat.Internals) -> Callable[..., Any]:
-        real, fallback, threads = internals.get("fast_path"), internals.get("fallback"), self._threads
-        ident = threading.get_ident
+        real, fallback = internals.get("fast_path"), internals.get("fallback")
 
         def fast_path(*args: Any) -> Any:
-            if threads.get(ident(), True):  # another thread, or the watcher's own operators
+            if not self._observing():  # another thread, or the watcher's own operators
                 return real(*args)
             raise fallback("observed")
 
@@ -140,9 +164,9 @@ class Hooks:
         real, tell_tape = internals.get("record_gradient"), internals.get("tell_tape")
 
         def record_gradient(op_name: Any, inputs: Any, attrs: Any, outputs: Any) -> Any:
-            if self._last is None or not self._mine():
+            if not self._mine() or self._thread.last is None:
                 return real(op_name, inputs, attrs, outputs)
-            return tell_tape(op_name, inputs, attrs, outputs, self._last)
+            return tell_tape(op_name, inputs, attrs, outputs, self._thread.last)
 
         return record_gradient
 
@@ -163,7 +187,7 @@ class Hooks:
                 return real(op_type, outputs, inputs, backward, forward)
             scope = self._scope()
             # A custom gradient stands for a whole function: its last operator is the best name for what is differentiated.
-            op = self._last.op if self._last is not None else None
+            op = self._thread.last.op if self._thread.last is not None else None
 
             def observed(*args: Any, **kwargs: Any) -> Any:
                 if not self._mine():
@@ -183,15 +207,16 @@ class Hooks:
         """
         import tensorflow as tf
 
-        before = self._gradient
-        self._gradient = op or before
-        self._backward += 1
+        thread = self._thread
+        before = thread.gradient
+        thread.gradient = op or before
+        thread.backward += 1
         try:
             with tf.name_scope("gradient_tape/" + (scope + "/" if scope else "")):
                 yield
         finally:
-            self._gradient = before
-            self._backward -= 1
+            thread.gradient = before
+            thread.backward -= 1
 
     def _install_tape(self) -> None:
         import tensorflow as tf
@@ -202,11 +227,11 @@ class Hooks:
         def gradient(tape: Any, *args: Any, **kwargs: Any) -> Any:
             if not hooks._mine():
                 return real(tape, *args, **kwargs)
-            hooks._backward += 1
+            hooks._thread.backward += 1
             try:
                 return real(tape, *args, **kwargs)
             finally:
-                hooks._backward -= 1
+                hooks._thread.backward -= 1
 
         self._patch(tf.GradientTape, "gradient", gradient)
 
@@ -233,7 +258,7 @@ class Hooks:
         hooks = self
 
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks._mine() or hooks._applying:
+            if not hooks._mine() or hooks._thread.applying:
                 return real(optimizer, *args, **kwargs)
             given = args[0] if args else kwargs.get("grads_and_vars", kwargs.get("grads", ()))
             given = list(given)
@@ -241,14 +266,14 @@ class Hooks:
             hooks._told(lambda: hooks._watcher.gradients(optimizer, gradients))
             if hooks._apply == "skip":
                 return getattr(optimizer, "iterations", None)
-            hooks._applying += 1
+            hooks._thread.applying += 1
             try:
                 if args:
                     return real(optimizer, given, *args[1:], **kwargs)
                 name = "grads_and_vars" if "grads_and_vars" in kwargs else "grads"
                 return real(optimizer, **dict(kwargs, **{name: given}))
             finally:
-                hooks._applying -= 1
+                hooks._thread.applying -= 1
 
         return apply
 
@@ -266,37 +291,36 @@ class Hooks:
 
     def _told(self, tell: Callable[[], Any]) -> Any:
         """Run the watcher's own code unobserved."""
-        thread = threading.get_ident()
-        before, self._threads[thread] = self._threads.get(thread, True), True
+        thread = self._thread
+        before, thread.busy = thread.busy, True
         try:
             return tell()
         finally:
-            self._threads[thread] = before
+            thread.busy = before
 
     def _execute(self, op_name: Any, num_outputs: int, inputs: Any, attrs: Any, ctx: Any, name: Any = None) -> Any:
-        thread = threading.get_ident()
-        if self._threads.get(thread, True):
+        if not self._observing():
             return self._real_execute(op_name, num_outputs, inputs, attrs, ctx, name)
-        self._threads[thread] = True
+        thread = self._thread
+        thread.busy = True
         try:
-            op_type = op_name.decode() if isinstance(op_name, bytes) else op_name
-            op = self._op(op_type, name)
+            op = self._op(op_name.decode() if isinstance(op_name, bytes) else op_name, name)
             outputs = self._watcher.before(op, inputs, attrs, ctx)
             if outputs is None:
                 outputs = self._real_execute(op_name, num_outputs, inputs, attrs, ctx, name)
-            self._last = _Forward(op.scope)
-            self._last.op = op
+            thread.last = _Forward(op.scope)
+            thread.last.op = op
             return self._watcher.after(op, inputs, attrs, outputs if isinstance(outputs, list) else list(outputs or ()))
         finally:
-            self._threads[thread] = False
+            thread.busy = False
 
     def _op(self, op_type: str, name: Any) -> Op:
-        scope = self._scope()
-        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call)
+        thread, scope = self._thread, self._scope()
+        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call + _CALLS_A_REPLICA * thread.replica)
         self._count += 1
-        if self._gradient is not None:
-            op.phase, op.forward, op.location = "backward", self._gradient.name, self._gradient.location
-        elif self._backward:
+        if thread.gradient is not None:
+            op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location
+        elif thread.backward:
             op.phase = "backward"
         if op.location is None and self._lines is not None:
             op.location = self._lines.here(sys._getframe(2))
@@ -304,11 +328,14 @@ class Hooks:
 
     def _unique(self, op_type: str, name: Any, scope: str) -> str:
         """The name that the operator has in a TensorFlow graph: scope, given name or type, and _1, _2 … where it repeats."""
+        thread = self._thread
+        if thread.call != self._call:
+            thread.call = self._call
+            thread.names.clear()
         if isinstance(name, bytes):
             name = name.decode()
         absolute = bool(name) and name.endswith("/")  # a name scope made for this operator
         base = name[:-1] if absolute else (scope + "/" if scope else "") + (name or op_type)
-        seen = self._names.get(base.lower(), -1) + 1
-        self._names[base.lower()] = seen
+        seen = thread.names.get(base.lower(), -1) + 1
+        thread.names[base.lower()] = seen
         return base if seen == 0 else "%s_%d" % (base, seen)
-

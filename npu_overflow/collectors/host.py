@@ -37,12 +37,13 @@ class HostCollector(Collector):
         self._training: Optional[Training] = None
         self._tree: Optional[HostTree] = None
         self._path: Optional[str] = None
-        self._armed = self._forced = False
+        self._armed = False
         self._collected = 0
         self._told: List[Tuple[str, Dict[str, Any]]] = []
         self._calls: List[Call] = []
         self._readings_before: Readings = []
         self._snapshot: Optional[Snapshot] = None
+        self._own_function: Optional[Tuple[Any, Any]] = None  # fit's function, and the same over batches
         self._moving: Dict[int, Any] = {}  # functions seen to move an optimizer, held so that their ids stay theirs
         self._names: Optional[Callable[[Any], str]] = None
         self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
@@ -57,9 +58,9 @@ class HostCollector(Collector):
         if lost:
             raise CannotCollect("replay.internals", name=", ".join(lost))
 
-    def start(self, step: int, forced: bool = False) -> None:
+    def start(self, step: int) -> None:
         """Be armed from ``step`` on."""
-        self._armed, self._forced = True, forced
+        self._armed = True
         self._collected = 0
         self._tree = self._path = self._names = None
         self._calls = []
@@ -103,13 +104,17 @@ class HostCollector(Collector):
 
     def _fit_call(self, model: Any, step: int, real: Callable[[Any], Any], iterator: Any) -> Any:
         """What ``fit`` calls instead of its compiled function. Only ``real`` and the pipeline may raise: that is the user's."""
-        if not batches.can_feed(iterator):
+        local = batches.can_feed(iterator)
+        if not local and (type(model.distribute_strategy).__name__ != "MirroredStrategy" or compat.steps_per_execution(model) > 1):
             self._failed(step, CannotCollect("replay.distributed"))
             return real(iterator)
         drawn = batches.draw(iterator, compat.steps_per_execution(model))
         if not drawn:
             return real(iterator)  # the pipeline has ended: the function says so itself
-        given = batches.feed(drawn, iterator.element_spec)
+        if local:
+            given = batches.feed(drawn, iterator.element_spec)
+        else:
+            real, given = self._over_batches(real), drawn
         step_of_user = _FitStep(model, drawn)
         with self._harmless():
             self._before(step, step_of_user)
@@ -117,6 +122,21 @@ class HostCollector(Collector):
         with self._harmless():
             self._after(step, step_of_user)
         return result
+
+    def _over_batches(self, real: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The training function over batches drawn by hand, for iterators that can't be stood in for.
+
+        Keras 3's takes a list. That of tf.keras is compiled once more around a batch instead of an iterator: the same operators.
+        """
+        if not hasattr(real, "python_function"):
+            return real
+        if self._own_function is None or self._own_function[0] is not real:
+            import tensorflow as tf
+
+            compiled = tf.function(lambda batch: real.python_function(batches.Batches([batch], None)))
+            self._own_function = (real, compiled)
+        compiled = self._own_function[1]
+        return lambda drawn: compiled(drawn[0])
 
     # --- loops of the user's own ------------------------------------------------------------------------------------------------
 
@@ -173,14 +193,14 @@ class HostCollector(Collector):
             yield
         finally:
             hooks.__exit__(None, None, None)
-        if self._forced or _overflowed(before, self._readings(), 1):
+        if self._is_forced() or _overflowed(before, self._readings(), 1):
             self._found(step, findings_by_flow(watcher))
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
     def _early(self, readings: Readings) -> bool:
         """Whether the replay comes before the call: where the step is wanted whatever it does, or nothing skips it if it overflows."""
-        return self._forced or not any(reader.guarded for reader, _ in readings)
+        return self._is_forced() or not any(reader.guarded for reader, _ in readings)
 
     @contextlib.contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -231,17 +251,29 @@ class HostCollector(Collector):
             self._found(step, found)
 
     def _found(self, step: int, found: StepFindings) -> None:
-        if not found.reached and self._forced:
+        if not found.reached and self._is_forced():
             return  # a step that was asked for and is healthy
         self._collected += 1
         if found.reached:
             self.reason = None
             self._write(step, found)
+            self._weights_lost(step, found)
         else:
             self.reason = self.reason or "not_reproduced_eagerly"
             self._told.append(("replay.not_reproduced", {"step": step}))
 
-    def _write(self, step: int, found: Any) -> None:
+    def _weights_lost(self, step: int, found: StepFindings) -> None:
+        """Say since when weights are non-finite, where a variable is to blame: the operator that did it ran in that step."""
+        blamed = next((origin for origin in found.origins if origin.key == found.culprit), None)
+        if blamed is None or blamed.kind != "variable" or any(code == "host.weights_lost" for code, _ in self._told):
+            return
+        assert self._training is not None
+        since = self._training.bad_since if self._training.bad_since is not None else step
+        # The step that did it can lie before the first sign: under MirroredStrategy Keras 3 asks only the first replica.
+        wanted = [number for number in (since - 1, since) if number >= 0]
+        self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": blamed.source[0] if blamed.source else "?"}))
+
+    def _write(self, step: int, found: StepFindings) -> None:
         assert self._training is not None
         training = self._training
         if self._tree is None:
@@ -256,6 +288,9 @@ class HostCollector(Collector):
         self._collected += 1
         self._told.append(("replay.failed", {"step": step, "error": error.message()}))
         self.reason = self.reason or error.code
+
+    def _is_forced(self) -> bool:
+        return self._training is not None and self._training.forced
 
     def _options(self) -> WatchOptions:
         assert self._training is not None
@@ -276,12 +311,14 @@ class _FitStep:
     def __init__(self, model: Any, drawn: List[Any]) -> None:
         self._model, self._batches = model, drawn
         self.steps = len(drawn)
+        strategy = getattr(model, "distribute_strategy", None)
+        self._strategy = strategy if getattr(strategy, "num_replicas_in_sync", 1) > 1 else None
 
     def run(self, next_call: Callable[[], None]) -> None:
         for i, batch in enumerate(self._batches):
             if i:
                 next_call()
-            self._model.train_step(batch)
+            self._strategy.run(self._model.train_step, args=(batch,)) if self._strategy is not None else self._model.train_step(batch)
 
     def labels(self) -> Dict[int, Tuple[str, str, Any]]:
         found: Dict[int, Tuple[str, str, Any]] = {}

@@ -179,9 +179,12 @@ def variable_names(variables: List[Any]) -> Callable[[Any], str]:
     """
     names: Dict[int, str] = {}
     for variable in variables:
-        handle = getattr(variable, "handle", None)
-        if handle is None:
-            handle = getattr(getattr(variable, "_value", None), "handle", None)
+        try:
+            handle = getattr(variable, "handle", None)
+            if handle is None:
+                handle = getattr(getattr(variable, "_value", None), "handle", None)
+        except ValueError:  # a variable of several replicas has none of its own; its parts are in the list too
+            continue
         if handle is not None and hasattr(handle, "_id"):
             names[handle._id] = str(getattr(variable, "path", None) or getattr(variable, "name", "variable")).split(":")[0]
     return lambda handle: names.get(getattr(handle, "_id", -1), "variable")

@@ -52,6 +52,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步在编译执行的训练中溢出，但即时（eager）重放未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
     ),
     "replay.failed": ("step {step} can't be replayed: {error}", "第 {step} 步无法重放：{error}"),
+    "host.weights_lost": (
+        "the variable {name} is non-finite, at the latest since training step {step}, and nothing skipped the step that did it. To see the operator, train once more from a good "
+        "checkpoint with OverflowWatch(at_steps={wanted}), or use a LossScaleOptimizer, which skips such steps.",
+        "变量 {name} 最晚自第 {step} 个训练步起已含非有限值，且造成它的训练步未被跳过。要找出造成它的算子，请从完好的检查点重新训练并使用 OverflowWatch(at_steps={wanted})，"
+        "或使用会跳过此类训练步的 LossScaleOptimizer。",
+    ),
     "host.disk_budget": (
         "step {step}: {count} operators were not written, max_disk is used up.",
         "第 {step} 步：有 {count} 个算子未写入，max_disk 已用尽。",
