@@ -27,7 +27,8 @@ def of_records(remarks: Sequence[Tuple[str, str, Mapping[str, Any]]], relative: 
 def remarks_of(context: Context) -> List[Coded]:
     """(code, values) of every remark about the entries."""
     result: List[Coded] = []
-    devices = close_clocks([opened.found for opened in context.operators])
+    # the host collector numbers its files by the order of execution: no clocks are compared there
+    devices = close_clocks([opened.found for opened in context.operators if opened.host is None])
     if devices:
         result.append(("remark.clocks_close", {"devices": ", ".join("?" if device is None else str(device) for device in devices)}))
     result.extend(_maybe_saturation(context))

@@ -24,6 +24,7 @@ class Op:
     forward: Optional[str] = None  # full name of the forward operator, for an operator of the backward pass
     location: Optional[Tuple[str, int, str]] = None
     call: int = 0  # which call of a tf.function of the step: names repeat between them, as they do between graphs
+    replica: int = 0  # of a distribution strategy
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Origin:
 
 def key_of(op: Op) -> str:
     """Key of the origin that an operator is or would be."""
-    return "operator:%s" % op.name if op.call == 0 else "operator:%s (call %d)" % (op.name, op.call)
+    return "operator:%s" % op.name if op.call == op.replica == 0 else "operator:%s (call %d, replica %d)" % (op.name, op.call, op.replica)
 
 
 # operators that hand values on as they are: what they make of a batch or a literal is still the batch or the literal

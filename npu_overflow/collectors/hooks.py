@@ -43,9 +43,6 @@ class _Forward(str):
     op: Optional[Op] = None
 
 
-_CALLS_A_REPLICA = 1000  # keeps the calls of replicas apart
-
-
 class _Thread(threading.local):
     """What is known of one thread while hooks are in."""
 
@@ -316,7 +313,7 @@ class Hooks:
 
     def _op(self, op_type: str, name: Any) -> Op:
         thread, scope = self._thread, self._scope()
-        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call + _CALLS_A_REPLICA * thread.replica)
+        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call, replica=thread.replica)
         self._count += 1
         if thread.gradient is not None:
             op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location

@@ -42,8 +42,6 @@ class HostTree:
         Raises:
             OSError: the folder can't be written to.
         """
-        folder = os.path.join(self.path, str(self._device), self._model_name, "1", str(step))
-        os.makedirs(folder, exist_ok=True)
         now = int(time.time() * 1e6)
         left_out = 0
         written: List[str] = []
@@ -57,6 +55,8 @@ class HostTree:
                 continue
             self._left -= size
             stamp, task = now + 2 * place, held.op.number + 1
+            folder = os.path.join(self.path, str(self._device + held.op.replica), self._model_name, "1", str(step))
+            os.makedirs(folder, exist_ok=True)
             dump = os.path.join(folder, names.dump_name(held.op.type, held.op.name, task, _STREAM, stamp + 1))
             record = os.path.join(folder, names.record_name(place + 1, _STREAM, stamp))
             inputs, outputs = [_spec(item) for item in held.inputs], [_spec(item) for item in held.outputs]

@@ -143,7 +143,8 @@ class Replay:
         except CannotCollect:
             raise
         except Exception as error:
-            text = str(error).splitlines()[0][:200] if str(error) else ""
+            # Keras wraps the message in its own, the cause in the middle: one line of it all
+            text = " ".join(str(error).split())[:300]
             raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error
 
 

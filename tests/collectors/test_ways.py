@@ -1,0 +1,127 @@
+"""Ways of running fit: several steps a call, eagerly, compiled by XLA, forced steps, without a loss scale, on several replicas."""
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any, Optional
+
+import pytest
+import training
+
+import npu_overflow
+
+pytestmark = pytest.mark.tensorflow
+
+STEPS = 64
+HOT = list(range(training.HOT_FROM, STEPS))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Any, monkeypatch: Any) -> Any:
+    monkeypatch.chdir(tmp_path)
+    yield
+    import tensorflow as tf
+
+    training.tear_down(tf.keras)
+
+
+def fit(watch: Optional[Any], hot: Any = HOT, policy: str = "mixed_float16", scaled: bool = True, **compile_options: Any) -> Any:
+    keras = training.set_up(policy)
+    model = training.functional(keras)
+    if scaled:
+        training.compiled(model, keras, **compile_options)
+    else:
+        model.compile(keras.optimizers.Adam(1e-4), "mse", **compile_options)
+    training.weights(model)
+    x, y = training.data(STEPS, hot)
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch] if watch else [])
+    return training.state(model)
+
+
+@pytest.mark.parametrize("options", [{"steps_per_execution": 4}, {"run_eagerly": True}, {"jit_compile": True}, {"jit_compile": False}], ids=str)
+def test_finds_the_layer_and_changes_nothing(options: Any) -> None:
+    import tensorflow as tf
+
+    if "jit_compile" in options and tf.__version__.startswith("2.6."):
+        pytest.skip("this Keras has no jit_compile")
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    assert training.same(fit(None, **options), fit(watch, **options))
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+
+
+def test_many_steps_a_call_are_refused_with_what_to_lower() -> None:
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    assert training.same(fit(None, steps_per_execution=16), fit(watch, steps_per_execution=16))
+    assert watch.reports[0].first is None and watch.reports[0].reason == "replay.many_steps"
+    assert "Lower steps_per_execution" in watch.reports[0].remarks[0].text
+
+
+def test_a_forced_healthy_step_has_nothing_to_blame() -> None:
+    watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[10, 20])
+    assert training.same(fit(None, hot=[]), fit(watch, hot=[]))
+    assert watch.reports == [] and watch.state == "watching"
+
+
+def test_a_forced_step_is_collected_before_patience_runs_out() -> None:
+    watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[31])
+    assert training.same(fit(None), fit(watch))
+    assert (watch.reports[0].first.op_name, watch.reports[0].first.train_step) == ("net/hot/MatMul", 31)
+
+
+def test_without_a_loss_scale_the_weights_are_lost_and_the_report_says_since_when(capsys: Any) -> None:
+    watch = npu_overflow.OverflowWatch(language="en")
+    assert training.same(fit(None, policy="float16", scaled=False), fit(watch, policy="float16", scaled=False))
+    first = watch.reports[0].first
+    assert first.origin == "variable" and first.origin_detail["name"].endswith("kernel") and first.verdict == "inherited"
+    assert any("at the latest since training step %d" % training.HOT_FROM in remark.text for remark in watch.reports[0].remarks)
+    assert "has no loss scaling" in capsys.readouterr().err
+
+
+def test_without_a_loss_scale_a_forced_step_names_the_operator() -> None:
+    watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[training.HOT_FROM])
+    assert training.same(fit(None, policy="float16", scaled=False), fit(watch, policy="float16", scaled=False))
+    assert (watch.reports[0].first.op_name, watch.reports[0].first.origin) == ("net/hot/MatMul", "operator")
+
+
+MIRRORED = """
+import os, sys
+sys.path[:0] = [%r]
+import training
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+import npu_overflow
+
+def fit(watch, replica):
+    keras = training.set_up()
+    with strategy.scope():
+        model = training.compiled(training.functional(keras), keras)
+        training.weights(model)
+    x, y = training.data(64, [])
+    x.reshape(64, 8, 4)[30:, replica * 4 : replica * 4 + 4] *= 300
+    model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[watch] if watch else [])
+    return training.state(model)
+
+for replica in (0, 1):
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    same = training.same(fit(None, replica), fit(watch, replica))
+    first = watch.reports[0].first
+    print("FOUND", replica, same, first.op_name, first.origin, first.device, [remark.code for remark in watch.reports[0].remarks])
+"""
+
+
+def test_one_of_two_replicas_overflows(tmp_path: Any) -> None:
+    import os
+
+    import tensorflow as tf
+
+    script = tmp_path / "mirrored.py"
+    script.write_text(MIRRORED % os.path.dirname(__file__))
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, timeout=300)
+    found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
+    assert found[:1] == ["FOUND 0 True net/hot/MatMul operator 0 []"], done.stdout[-3000:]
+    if tf.keras.__version__.startswith("2."):
+        assert found[1] == "FOUND 1 True net/hot/MatMul operator 1 []"
+    else:  # this Keras asks only the first replica: the other one's gradients have reached the weights
+        assert found[1] == "FOUND 1 True net/first/Cast variable 0 ['host.weights_lost']"
