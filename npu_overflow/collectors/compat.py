@@ -45,6 +45,8 @@ _WANTED = (
         "compat.no_functions",
     ),
     _Wanted("name_scope", ("tensorflow.python.framework.ops:get_name_scope",), False, "compat.no_names"),
+    _Wanted("open_scope", ("tensorflow.python.framework.ops:name_scope",), False, "compat.no_scopes"),
+    _Wanted("scope_class", ("tensorflow.python.framework.ops:name_scope_v2",), False, "compat.no_scopes"),
     _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
     _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
     _Wanted("gradient_function", ("tensorflow.python.eager.backprop:_gradient_function",), False, "compat.no_links"),
@@ -157,6 +159,11 @@ def handle_type(handle: Any) -> Optional[Any]:
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     return data.shape_and_type[0].dtype
+
+
+def is_keras(frame: Any) -> bool:
+    """Whether a frame runs code of Keras: the scopes that it opens are its layers'."""
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("keras", "tf_keras")
 
 
 def steps_per_execution(model: Any) -> int:

@@ -126,6 +126,7 @@ class Hooks:
         if internals.has("record_operation"):
             self._undo.append(internals.replace("record_operation", self._record_operation(internals.get("record_operation"))))
         self._install_tape()
+        self._install_scopes(internals)
         if self._functions == "eager":
             self._install_functions(internals)
         self._install_optimizers()
@@ -232,6 +233,36 @@ class Hooks:
 
         self._patch(tf.GradientTape, "gradient", gradient)
 
+    def _install_scopes(self, internals: compat.Internals) -> None:
+        """Open the name scopes that a graph would have. TensorFlow's own operators skip theirs when they run eagerly, and a scope that
+        is opened twice is not told apart."""
+        if not (internals.has("open_scope") and internals.has("scope_class")):
+            return
+        real, kind = internals.get("open_scope"), internals.get("scope_class")
+        real_enter, context = kind.__enter__, internals.get("context")
+        hooks = self
+
+        def open_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
+            wanted = default_name if name is None else name
+            if not hooks._mine() or not isinstance(wanted, str) or not context().executing_eagerly():
+                return real(name, default_name, values, skip_on_eager)
+            return kind(wanted)
+
+        def enter(scope: Any) -> Any:
+            name = scope._name
+            if hooks._mine() and name and not name.endswith("/") and context().executing_eagerly():
+                if compat.is_keras(sys._getframe(1)):  # layers are entered again and again under their own names
+                    return real_enter(scope)
+                scope._name = hooks._unique(hooks._scope(), name) + "/"  # absolute
+                try:
+                    return real_enter(scope)
+                finally:
+                    scope._name = name
+            return real_enter(scope)
+
+        self._undo.append(internals.replace("open_scope", open_scope))
+        self._patch(kind, "__enter__", enter)
+
     def _install_functions(self, internals: compat.Internals) -> None:
         kind = internals.get("function_class")
         real = kind.__call__
@@ -313,7 +344,7 @@ class Hooks:
 
     def _op(self, op_type: str, name: Any) -> Op:
         thread, scope = self._thread, self._scope()
-        op = Op(self._count, op_type, self._unique(op_type, name, scope), scope, call=self._call, replica=thread.replica)
+        op = Op(self._count, op_type, self._name_of(op_type, name, scope), scope, call=self._call, replica=thread.replica)
         self._count += 1
         if thread.gradient is not None:
             op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location
@@ -323,16 +354,27 @@ class Hooks:
             op.location = self._lines.here(sys._getframe(2))
         return op
 
-    def _unique(self, op_type: str, name: Any, scope: str) -> str:
+    def _name_of(self, op_type: str, name: Any, scope: str) -> str:
         """The name that the operator has in a TensorFlow graph: scope, given name or type, and _1, _2 … where it repeats."""
+        if isinstance(name, bytes):
+            name = name.decode()
+        if name and name.endswith("/"):  # a name scope was opened for this operator: its name is unique already
+            return str(name[:-1])
+        return self._unique(scope, name or op_type)
+
+    def _unique(self, scope: str, name: str) -> str:
+        """A name for an operator or a scope that none has yet, by the rule of TensorFlow's graphs: case does not count."""
         thread = self._thread
         if thread.call != self._call:
             thread.call = self._call
             thread.names.clear()
-        if isinstance(name, bytes):
-            name = name.decode()
-        absolute = bool(name) and name.endswith("/")  # a name scope made for this operator
-        base = name[:-1] if absolute else (scope + "/" if scope else "") + (name or op_type)
-        seen = thread.names.get(base.lower(), -1) + 1
-        thread.names[base.lower()] = seen
-        return base if seen == 0 else "%s_%d" % (base, seen)
+        whole = (scope + "/" if scope else "") + name
+        key = whole.lower()
+        count = thread.names.get(key, 0)
+        thread.names[key] = count + 1
+        if not count:
+            return whole
+        while "%s_%d" % (key, count) in thread.names:
+            count += 1
+        thread.names["%s_%d" % (key, count)] = 1
+        return "%s_%d" % (whole, count)
