@@ -48,7 +48,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 __all__ = ["BATCH", "CASES", "INF", "MODULES", "NAN", "Case", "Fault", "Fit", "Hand", "Healthy", "Loop", "Outcome", "Setting", "Truth", "f16", "fault",
-           "healthy", "judge", "judge_healthy", "load", "numerics", "prove", "run"]
+           "healthy", "judge", "judge_healthy", "load", "numerics", "prove", "run", "under_policy"]
 
 #: modules with cases, those that exist are loaded
 MODULES = ("forward", "healthy", "backward", "origins", "ways")
@@ -445,7 +445,7 @@ def _listening() -> Iterator[Tuple[io.StringIO, io.StringIO]]:
 
 
 @contextlib.contextmanager
-def _policy(name: str) -> Iterator[None]:
+def under_policy(name: str) -> Iterator[None]:
     """A cleared, seeded Keras under a precision policy, as it was afterwards."""
     import tensorflow as tf
 
@@ -474,7 +474,7 @@ def run(case: Case, variant: str, dump_path: str) -> List[str]:
     Returns:
         what is wrong, in words; empty where all is right.
     """
-    with _policy(case.policy):
+    with under_policy(case.policy):
         built = build(case, variant)
         options = dict(OPTIONS, **case.options)
         options["dump_path"] = dump_path
@@ -606,7 +606,7 @@ def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optiona
         name = tensor.name if graph is not None else ""
         return "<<%s|%s>>%s" % (op_type, name.rpartition(":")[0], real(slot, count, op_type, tensor, inputs, graph=graph, **details))
 
-    with _policy(case.policy):
+    with under_policy(case.policy):
         built = build(case, variant)
         callback.get_check_numerics_error_message = named
         tf.debugging.enable_check_numerics()
