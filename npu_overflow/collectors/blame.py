@@ -7,7 +7,7 @@ of an integer, so a step of ten thousand operators costs one integer a tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 __all__ = ["Flow", "Op", "Origin", "key_of"]
 
@@ -71,7 +71,8 @@ class Flow:
         self.origins: List[Origin] = []
         self._carried: Dict[int, int] = {}  # tensor -> bits of the origins that it descends from; finite tensors have no entry
         self._labels: Dict[int, Tuple[str, str, Any]] = {}  # tensor -> kind, name, source tensor: values handed on unchanged from outside
-        self._written: Dict[str, int] = {}  # variable -> bits of the values that this step wrote into it
+        self._written: Dict[str, int] = {}  # variable that this step wrote -> bits that its value carries, 0 where it is finite
+        self._of_gradients: Set[int] = set()  # tensors that the backward pass made, and what was made of them
         self._made: Dict[int, bool] = {}  # tensors that operators of this step made, and outside tensors already looked at
 
     def label(self, number: int, kind: str, name: str, tensor: Any) -> None:
@@ -102,17 +103,31 @@ class Flow:
     def variable_read(self, number: int, name: str, tensor: Any, finite: bool) -> None:
         """A variable was read into a tensor."""
         self._made[number] = True
-        written = self._written.get(name, 0)
-        if not finite and written:
-            self._carried[number] = written
-        elif not finite:
-            known = next((o for o in self.origins if o.kind == "variable" and o.source is not None and o.source[0] == name), None)
+        if finite:
+            return
+        if self._written.get(name):
+            self._carried[number] = self._written[name]
+        else:
+            known = next((item for item in self.origins if item.kind == "variable" and item.source is not None and item.source[0] == name), None)
             self._carried[number] = known.bit if known else self._new("variable", None, (name, tensor))
 
+    def variable_bits(self, name: str) -> int:
+        """Bits that the value carries which this step wrote into a variable."""
+        return self._written.get(name, 0)
+
     def variable_written(self, name: str, bits: int) -> None:
-        """A value that carries ``bits`` was written into a variable: a gradient accumulator hands it on within the step."""
-        if bits:
-            self._written[name] = self._written.get(name, 0) | bits
+        """A variable was written; its value carries ``bits`` now (0: it is finite). A gradient accumulator hands values on within the step."""
+        self._written[name] = bits
+
+    def variable_overflowed(self, name: str, op: Op) -> Origin:
+        """``op`` made a variable non-finite although it was finite, and so was what it added."""
+        self._new("operator", op, None)
+        self._written[name] = self.origins[-1].bit
+        return self.origins[-1]
+
+    def is_of_gradients(self, numbers: Sequence[int]) -> bool:
+        """Whether any of the tensors comes from the backward pass."""
+        return not self._of_gradients.isdisjoint(numbers)
 
     def ran(self, op: Op, inputs: Sequence[int], outputs: Sequence[int], bad_outputs: Sequence[int]) -> Tuple[int, Optional[Origin]]:
         """An operator ran. Returns the bits that its inputs carry, and the origin if it is one."""
@@ -126,6 +141,8 @@ class Flow:
         self._hand_on_label(op, inputs, outputs)
         for number in outputs:
             self._made[number] = True
+        if op.phase == "backward":
+            self._of_gradients.update(outputs)
         if not bad_outputs:
             return bits, None
         origin = None

@@ -49,6 +49,7 @@ _WANTED = (
     _Wanted("scope_class", ("tensorflow.python.framework.ops:name_scope_v2",), False, "compat.no_scopes"),
     _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
     _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
+    _Wanted("tape_records", ("tensorflow.python.eager.execute:must_record_gradient",), False, "compat.no_phase"),
     _Wanted("gradient_function", ("tensorflow.python.eager.backprop:_gradient_function",), False, "compat.no_links"),
     _Wanted("register_gradient", ("tensorflow.python.pywrap_tfe:TFE_Py_RegisterGradientFunction",), False, "compat.no_links"),
     _Wanted(
@@ -144,6 +145,26 @@ def host_view(tensor: Any) -> Optional[Any]:
         return None
     internal = getattr(tensor, "_numpy_internal", None)
     return None if internal is None else internal()
+
+
+def read_variable(handle: Any) -> Optional[Any]:
+    """The value of the variable behind a resource handle, unseen by hooks and tapes; None where there is none (no variable, never initialised)."""
+    dtype = handle_type(handle)
+    if dtype is None:
+        return None
+    found = internals()
+    context = found.get("context")()
+    try:
+        return found.get("run_op")(context._handle, context.device_name, "ReadVariableOp", [handle], ("dtype", dtype), 1)[0]
+    except Exception:  # never initialised
+        return None
+
+
+def write_variable(handle: Any, value: Any) -> None:
+    """Write the variable behind a resource handle, unseen by hooks and tapes."""
+    found = internals()
+    context = found.get("context")()
+    found.get("run_op")(context._handle, context.device_name, "AssignVariableOp", [handle, value], ("dtype", handle_type(handle)), 0)
 
 
 def run_again(op_type: str, inputs: List[Any], attrs: Any, outputs: int) -> List[Any]:

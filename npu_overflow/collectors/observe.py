@@ -20,6 +20,10 @@ MAX_PASSED_ON = 16  # of them, operators that only passed non-finite values on
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
            "StatefulRandomBinomial", "RngReadAndSkip")
 
+def _writes(op_type: str) -> bool:
+    return op_type.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceAccumulator"))
+
+
 Draws = Dict[Tuple[str, int], List[Any]]
 
 
@@ -81,6 +85,7 @@ class StepWatcher(Watcher):
         self._drawn: Dict[str, int] = {}
         self._held_numbers: Set[int] = set()
         self._last_needed = 0
+        self._before_write: Optional[Any] = None
 
     # --- hooks ------------------------------------------------------------------------------------------------------------------
 
@@ -91,12 +96,11 @@ class StepWatcher(Watcher):
             self._meet(tensor)
         if self._repaired and isinstance(inputs, list):
             self._repair_inputs(op, inputs)
-        if op.type.startswith(("Assign", "Resource")) and op.type not in ("ResourceGather", "ResourceGatherNd"):
-            bits = self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
-            self.written |= bits
-            if bits and inputs and inputs[0].dtype.name == "resource":
-                self.flow.variable_written(self._variable_key(inputs[0]), bits)
-        outputs = self._undo.before(op.type, inputs, ctx)
+        if op.phase == "forward" and self._works_on_gradients(inputs):
+            op.phase = "backward"
+        if _writes(op.type) and inputs and inputs[0].dtype.name == "resource":
+            self._before_write = compat.read_variable(inputs[0])
+        outputs = self._undo.before(op.type, inputs)
         if outputs is None and op.type.startswith(_RANDOM):
             ordinal = self._drawn.get(op.type, 0)
             self._drawn[op.type] = ordinal + 1
@@ -110,6 +114,9 @@ class StepWatcher(Watcher):
         self._undo.after(outputs)
         if op.type == "ReadVariableOp" and outputs:
             self._read_variable(inputs[0], outputs[0])
+            return outputs
+        if _writes(op.type) and inputs and inputs[0].dtype.name == "resource":
+            self._wrote_variable(op, inputs)
             return outputs
         bad = [i for i, tensor in enumerate(outputs) if not all_finite(tensor)]
         if bad and key_of(op) in self._repaired:
@@ -171,6 +178,37 @@ class StepWatcher(Watcher):
         """The variable's name, made unique by its handle where it has no name of its own."""
         name = self._variable_name(handle)
         return name if name != "variable" else "variable %d" % compat.tensor_id(handle)
+
+    def _wrote_variable(self, op: Op, inputs: Sequence[Any]) -> None:
+        """Follow values through a variable: what was written, and an addition that overflows in the variable itself."""
+        now, before, self._before_write = compat.read_variable(inputs[0]), self._before_write, None
+        if now is None or not is_float(now):
+            return
+        name = self._variable_key(inputs[0])
+        bits = self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
+        if all_finite(now):
+            self.flow.variable_written(name, 0)
+            return
+        if op.type != "AssignVariableOp":
+            bits |= self.flow.variable_bits(name)
+        self.written |= bits
+        if bits:
+            self.flow.variable_written(name, bits)
+        elif before is not None and all_finite(before):
+            if key_of(op) in self._repaired:
+                compat.write_variable(inputs[0], repaired(now))
+                return
+            origin = self.flow.variable_overflowed(name, op)
+            self.written |= origin.bit
+            self._hold(op, origin.bit, origin, [before, *inputs[1:]], [now])
+
+    def _works_on_gradients(self, inputs: Sequence[Any]) -> bool:
+        """Whether an operator outside ``tape.gradient`` handles gradients: it descends from some, and no tape records it (a gradient
+        penalty is recorded: it belongs to the forward pass)."""
+        if not self.flow.is_of_gradients([compat.tensor_id(tensor) for tensor in inputs]):
+            return False
+        internals = compat.internals()
+        return internals.has("tape_records") and not internals.get("tape_records")()
 
     def _repair_inputs(self, op: Op, inputs: List[Any]) -> None:
         for i, tensor in enumerate(inputs):

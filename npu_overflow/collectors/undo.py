@@ -30,7 +30,7 @@ class UndoLog:
     """
 
     def __init__(self) -> None:
-        self._old: Dict[int, Tuple[Any, Any, Any]] = {}  # handle's tensor id -> handle, value, dtype
+        self._old: Dict[int, Tuple[Any, Any]] = {}  # handle's tensor id -> handle, value
         self._own: Set[int] = set()
         self._random: List[Tuple[Any, Any]] = []
 
@@ -60,7 +60,7 @@ class UndoLog:
         """Let the replay use up this resource."""
         self._own.add(compat.tensor_id(handle))
 
-    def before(self, op_type: str, inputs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+    def before(self, op_type: str, inputs: Sequence[Any]) -> Optional[List[Any]]:
         """Called before an operator runs. Returns outputs to use instead of running it, or None.
 
         Raises:
@@ -73,7 +73,7 @@ class UndoLog:
         for tensor in inputs:
             if getattr(getattr(tensor, "dtype", None), "name", None) != "resource":
                 continue
-            self._before_resource(op_type, tensor, ctx)
+            self._before_resource(op_type, tensor)
         if op_type.startswith(_OUTSIDE):
             raise CannotCollect("replay.outside", op=op_type)
         return None
@@ -84,41 +84,27 @@ class UndoLog:
             if tensor.dtype.name == "resource":
                 self._own.add(compat.tensor_id(tensor))
 
-    def _before_resource(self, op_type: str, handle: Any, ctx: Any) -> None:
+    def _before_resource(self, op_type: str, handle: Any) -> None:
         number = compat.tensor_id(handle)
         if op_type in _READS or number in self._own or number in self._old:
             return
         if op_type.startswith(_DRAWS):
             raise CannotCollect("replay.draws", op=op_type)
-        dtype = compat.handle_type(handle)
-        if dtype is None:
-            return
-        value = _read(handle, dtype, ctx)
+        value = compat.read_variable(handle)
         if value is not None:
-            self._old[number] = (handle, value, dtype)
+            self._old[number] = (handle, value)
 
     def undo(self) -> None:
         """Write every old value back; afterwards the log is empty."""
-        internals = compat.internals()
-        ctx = internals.get("context")()
         old, self._old = self._old, {}
-        for handle, value, dtype in old.values():
-            internals.get("run_op")(ctx._handle, handle.device, "AssignVariableOp", [handle, value], ("dtype", dtype), 0)
-
-
-def _read(handle: Any, dtype: Any, ctx: Any) -> Optional[Any]:
-    """A variable's value, or None where it was never initialised."""
-    internals = compat.internals()
-    try:
-        return internals.get("run_op")(ctx._handle, handle.device, "ReadVariableOp", [handle], ("dtype", dtype), 1)[0]
-    except Exception:  # an uninitialised variable has no value to put back
-        return None
+        for handle, value in old.values():
+            compat.write_variable(handle, value)
 
 
 class Unlogged(UndoLog):
     """For a step that is observed in place: it may do what it does, and nothing is put back."""
 
-    def before(self, op_type: str, inputs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+    def before(self, op_type: str, inputs: Sequence[Any]) -> Optional[List[Any]]:
         return None
 
     def after(self, outputs: Sequence[Any]) -> None:

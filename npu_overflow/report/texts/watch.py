@@ -65,6 +65,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "compat.no_observation": ("operators can't be observed without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法观察算子。"),
     "compat.no_functions": ("tf.function calls can't be seen without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法看到 tf.function 的调用。"),
     "compat.no_names": ("operators have no layer path: TensorFlow's {name} was not found.", "算子没有所属层的路径：未找到 TensorFlow 内部接口 {name}。"),
+    "compat.no_phase": (
+        "operators that work on gradients after the backward pass count as forward: TensorFlow's {name} was not found.",
+        "反向传播之后处理梯度的算子会被记为正向：未找到 TensorFlow 内部接口 {name}。",
+    ),
     "compat.no_scopes": (
         "operators lack the name scopes inside layers: TensorFlow's {name} was not found.",
         "算子名称缺少层内部的 name scope：未找到 TensorFlow 内部接口 {name}。",
