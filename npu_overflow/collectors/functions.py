@@ -23,6 +23,7 @@ class Call:
         self.drawn: List[Any] = []  # batches drawn by hand from an iterator argument
         self.iterator: Any = None
         self.given: Any = None
+        self.exchanged: List[Any] = []  # arguments of later calls that look like this call's result after an exchange between workers
 
     def take(self, drawn: List[Any], iterator: Any) -> None:
         """The batches that the call was going to draw from its iterator argument were drawn by hand."""
@@ -138,19 +139,32 @@ def tensors_in(structure: Any) -> Set[int]:
     return {number} if isinstance(number, int) else set()
 
 
-def needed(calls: List[Call], writes: Callable[[Call], bool]) -> List[Call]:
+def needed(calls: List[Call], writes: Callable[[Call], bool], several_workers: bool = False) -> List[Call]:
     """The calls that make up the step that the last one ends: those it takes tensors from, and those that write variables.
 
     Args:
         writes: whether a call's function writes variables (a gradient accumulator passes values on through one).
+        several_workers: gradients may be exchanged between two calls in Python; then arguments that nothing of this step made stand for the
+            result of an earlier call with the same types and shapes.
     """
     kept = calls[-1:]
     wanted = tensors_in([(call.args, call.kwargs) for call in kept])
     for call in reversed(calls[:-1]):
-        if tensors_in(call.result) & wanted or writes(call):
+        call.exchanged = []
+        if several_workers and not tensors_in(call.result) & wanted:
+            look = _looks(call.result)
+            call.exchanged = [item for later in kept for item in later.args if look and _looks(item) == look]
+        if tensors_in(call.result) & wanted or call.exchanged or writes(call):
             kept.insert(0, call)
             wanted |= tensors_in((call.args, call.kwargs))
     return kept
+
+
+def _looks(structure: Any) -> List[Tuple[Any, Any]]:
+    """Types and shapes of the tensors of a list or tuple, in order."""
+    if not isinstance(structure, (tuple, list)):
+        return []
+    return [(item.dtype, tuple(item.shape)) for item in structure if hasattr(item, "_id")]
 
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")

@@ -169,7 +169,7 @@ class HostCollector(Collector):
         return environment.core() == "GPU"
 
     def _function_step(self) -> _FunctionStep:
-        return _FunctionStep(needed(self._calls, self._writes))
+        return _FunctionStep(needed(self._calls, self._writes, self._training is not None and self._training.world_size > 1))
 
     def _writes(self, call: Call) -> bool:
         key = id(call.function)
@@ -240,6 +240,7 @@ class HostCollector(Collector):
                 self._options().max_memory,
                 rewind=snapshot,
                 apply="run" if step_of_user.steps > 1 else "skip",
+                workers=self._training.world_size if self._training else 1,
             )
             found = replay.findings()
         except CannotCollect as error:
@@ -258,6 +259,9 @@ class HostCollector(Collector):
             self.reason = None
             self._write(step, found)
             self._weights_lost(step, found)
+        elif self._training is not None and self._training.world_size > 1:
+            self.reason = self.reason or "other_rank"
+            self._told.append(("replay.other_rank", {"step": step}))
         else:
             self.reason = self.reason or "not_reproduced_eagerly"
             self._told.append(("replay.not_reproduced", {"step": step}))
@@ -349,6 +353,8 @@ class _FunctionStep:
             result = call.function.python_function(*args, **kwargs)
             if call.result is not None:
                 pair_up(call.result, result, table)
+                for exchanged in call.exchanged:  # reduced over workers: here this worker's own values stand for them
+                    pair_up(exchanged, result, table)
 
     def labels(self) -> Dict[int, Tuple[str, str, Any]]:
         found: Dict[int, Tuple[str, str, Any]] = {}

@@ -59,6 +59,7 @@ class Replay:
         rewind: variables as they were when the step began, where they have moved since.
         allow: resources that the step may use up.
         apply: "skip" (optimizers do nothing) or "run" (several optimizer steps in one call).
+        workers: processes that train together; only this one's own values are looked at.
     """
 
     def __init__(
@@ -71,10 +72,11 @@ class Replay:
         rewind: Optional[Snapshot] = None,
         allow: Tuple[Any, ...] = (),
         apply: str = "skip",
+        workers: int = 1,
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
-        self._rewind = rewind
+        self._rewind, self._workers = rewind, workers
         self._draws: Draws = {}
 
     def findings(self) -> StepFindings:
@@ -118,7 +120,7 @@ class Replay:
         return tuple(keys)  # harmful only together: the first of them
 
     def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
-        with UndoLog() as undo:
+        with UndoLog(self._workers) as undo:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)

@@ -19,6 +19,9 @@ _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape
 _SILENCED = ("PrintV2", "WriteSummary", "WriteScalarSummary", "WriteHistogramSummary", "WriteImageSummary", "WriteAudioSummary", "WriteGraphSummary",
              "WriteRawProtoSummary", "FlushSummaryWriter", "ImportEvent")
 _COLLECTIVE = ("Collective", "Nccl", "Horovod", "Hcom", "XlaAllReduce", "CrossReplicaSum")
+# what a collective makes of one worker's values when it stands alone: the values themselves
+_REDUCES = ("CollectiveReduce", "NcclAllReduce", "HorovodAllreduce", "HorovodBroadcast", "HcomAllReduce", "HcomBroadcast", "XlaAllReduce", "CrossReplicaSum")
+_PYTHON = ("PyFunc", "EagerPyFunc", "PyFuncStateless")
 _DRAWS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")
 _OUTSIDE = ("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "Queue", "Barrier", "WriteFile", "SaveV2", "SaveSlices", "MutexLock")
 
@@ -26,10 +29,15 @@ _OUTSIDE = ("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "Queu
 class UndoLog:
     """Old values of everything a replayed step writes.
 
+    Args:
+        workers: processes that train together.
+
     Use: ``before`` for every operator, then ``undo`` once. ``allow`` names resources that may be used up (an iterator made for the replay).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workers: int = 1) -> None:
+        self._workers = workers
+        self.exchanged = False  # whether a collective was passed over
         self._old: Dict[int, Tuple[Any, Any]] = {}  # handle's tensor id -> handle, value
         self._own: Set[int] = set()
         self._random: List[Tuple[Any, Any]] = []
@@ -68,8 +76,8 @@ class UndoLog:
         """
         if op_type in _SILENCED:
             return []
-        if op_type.startswith(_COLLECTIVE):
-            raise CannotCollect("replay.collective", op=op_type)
+        if op_type.startswith(_COLLECTIVE) or (self._workers > 1 and op_type in _PYTHON):
+            return self._alone(op_type, inputs)
         for tensor in inputs:
             if getattr(getattr(tensor, "dtype", None), "name", None) != "resource":
                 continue
@@ -77,6 +85,17 @@ class UndoLog:
         if op_type.startswith(_OUTSIDE):
             raise CannotCollect("replay.outside", op=op_type)
         return None
+
+    def _alone(self, op_type: str, inputs: Sequence[Any]) -> List[Any]:
+        """A collective would wait for workers that do not replay: only this worker's own values are looked at.
+
+        Python functions count as collectives where there are several workers: many exchange gradients in one.
+        """
+        tensors = [tensor for tensor in inputs if tensor.dtype.is_floating]
+        if op_type.startswith(_REDUCES) or (op_type in _PYTHON and len(tensors) == len(inputs)):
+            self.exchanged = True
+            return tensors[:1] if op_type.startswith(_REDUCES) else tensors
+        raise CannotCollect("replay.collective", op=op_type)
 
     def after(self, outputs: Sequence[Any]) -> None:
         """Called after an operator ran: resources that it made belong to the replay."""

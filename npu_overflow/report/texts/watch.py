@@ -51,6 +51,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "step {step} overflowed in the compiled training, and its eager replay did not: a difference of compiled kernels, or of random draws such as dropout.",
         "第 {step} 步在编译执行的训练中溢出，但即时（eager）重放未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
     ),
+    "replay.other_rank": (
+        "step {step} was skipped because of another worker's overflow: this worker's own gradients are finite.",
+        "第 {step} 步因其他 worker 溢出而被跳过：本 worker 自身的梯度均为有限值。",
+    ),
     "replay.failed": ("step {step} can't be replayed: {error}", "第 {step} 步无法重放：{error}"),
     "host.weights_lost": (
         "the variable {name} is non-finite, at the latest since training step {step}, and nothing skipped the step that did it. To see the operator, train once more from a good "
