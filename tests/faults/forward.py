@@ -738,6 +738,84 @@ def _(s: Setting) -> Fault:
     return Fault(training, Truth("MatMul", s.path("net/stage_3/MatMul"), start=4), Hand([two], quiet(np.multiply, two, np.float16(30))))
 
 
+# --- recurrent nets -------------------------------------------------------------------------------------------------------------------
+
+
+def recurrent(s: Setting, kind: str, gates: Sequence[float], recurrent_gates: Sequence[float], name: str, unroll: bool = False) -> Fault:
+    """A recurrent layer with relu whose state grows: the product of state and recurrent kernel overflows in the step in which 3 * 40 plus twice eight times the
+    state before is more than float16 holds.
+
+    Args:
+        gates, recurrent_gates: what stands in the kernels, gate by gate.
+        name: of the operator in the layer.
+    """
+    t, n, units = s.size(6), s.size(3), s.size(2)
+    kernel = np.repeat(np.array(gates), units)[None, :].repeat(n, 0)
+    weights = np.repeat(np.array(recurrent_gates), units)[None, :].repeat(units, 0)
+    bad = np.zeros((BATCH, t, n), np.float32)
+    bad[1] = 40.0
+    inputs = s.keras.Input((t, n), name=s.name("features"))
+    h = s.dense("first", np.eye(n))(inputs)
+    more = {} if kind == "SimpleRNN" else {"implementation": 2}
+    layer = getattr(s.keras.layers, kind)(
+        units, activation=None if s.cured else "relu", kernel_initializer=s.constant(kernel * (1e-3 if s.cured else 1)), unroll=unroll, name=s.name("hot"),
+        recurrent_initializer=s.constant(weights * (1e-3 if s.cured else 1)), bias_initializer="zeros", **more)  # fmt: skip
+    training = Fit(s.compile(s.model(inputs, s.head(layer(h), 1e-9))), good=np.zeros_like(bad), bad=bad, start=4)
+    state, product = np.float16(0), np.float16(0)
+    while np.isfinite(product):  # gates are 0 or 1 here: a state of the hot example is 40 n + 8 units * state (LSTM: plus the cell before)
+        state = quiet(lambda: np.float16(np.float16(40 * n) + product) + (state if kind == "LSTM" else np.float16(0)))
+        product = quiet(np.multiply, np.float16(8 * units), state)
+    by_hand = np.zeros((BATCH, weights.shape[1]))
+    by_hand[1, weights[0] != 0] = product
+    return Fault(training, Truth("MatMul", s.path("net", "hot") + "/" + name, value=INF, start=4), Hand([f16(state), f16(weights)], by_hand))
+
+
+@fault("lstm_state_growth")
+def _(s: Setting) -> Fault:
+    """An LSTM with relu in a while loop: all gates open, the cell's state grows without bound."""
+    return recurrent(s, "LSTM", [1, 1, 1, 1], [8, 8, 8, 8], "while/lstm_cell/MatMul_1")
+
+
+@fault("gru_state_growth")
+def _(s: Setting) -> Fault:
+    """A GRU with relu in a while loop: the update gate is shut, so nothing of the state is kept and the candidate grows."""
+    return recurrent(s, "GRU", [-1, 1, 1], [0, 0, 8], "while/gru_cell/MatMul_1")
+
+
+@fault("simple_rnn_growth")
+def _(s: Setting) -> Fault:
+    """A plain recurrent layer with relu."""
+    return recurrent(s, "SimpleRNN", [1], [8], "while/simple_rnn_cell/MatMul_1")
+
+
+@fault("unrolled_rnn_growth")
+def _(s: Setting) -> Fault:
+    """The same unrolled: each time step has operators of its own. Keras 2 counts operators of one scope, in Keras 3 each step has a scope."""
+    built = recurrent(s, "SimpleRNN", [1], [8], "", unroll=True)
+    units = built.hand.inputs[1].shape[0] if built.hand else 0
+    features, state, step = np.float16(40 * s.sizes[1]), 0.0, 0
+    while 8 * units * state < 65520:
+        state, step = float(features) + 8 * units * state, step + 1
+    built.truth.op_name += "simple_rnn_cell_%d/MatMul_1" % step if s.keras3 else "simple_rnn_cell/MatMul_%d" % (2 * step + 1)
+    return built
+
+
+@fault("state_of_a_loop")
+def _(s: Setting) -> Fault:
+    """tf.while_loop of the user's own: a value is multiplied by 20 again and again."""
+    bad = s.uniform((BATCH, s.size(4)), 1e-3, 2e-3)
+    bad[2, 1] = 2.0
+
+    def body(x: Any) -> Any:
+        factor = 2.0 if s.cured else 20.0
+        return s.tf.while_loop(lambda i, h: i < 5, lambda i, h: (i + 1, s.tf.multiply(h, factor, name="grow")), (0, x))[1]
+
+    grown = f16(bad)
+    while np.isfinite(grown).all():
+        grown, before = quiet(np.multiply, grown, np.float16(20)), grown
+    return planted(s, body, "Mul", "while/grow", bad, grown, [before], good=s.uniform(bad.shape, 1e-3, 2e-3), out=1e-9)
+
+
 # --- inputs ---------------------------------------------------------------------------------------------------------------------------
 
 

@@ -236,6 +236,7 @@ class Setting:
         self.random = np.random.RandomState(1000 + seed)
         self._python_random = python_random.Random(seed)
         self._names: Dict[str, str] = {}
+        self.sizes: List[int] = []  # what ``size`` gave, in order
 
     # --- names, sizes, numbers ----------------------------------------------------------------------------------------------------
 
@@ -252,7 +253,8 @@ class Setting:
 
     def size(self, base: int) -> int:
         """A dimension in this build."""
-        return base if not self.seed else base + self._python_random.randrange(1, 4)
+        self.sizes.append(base if not self.seed else base + self._python_random.randrange(1, 4))
+        return self.sizes[-1]
 
     def at(self, *shape: int) -> Tuple[int, ...]:
         """An element of a tensor of that shape: some fixed one with seed 0, another with another seed."""
