@@ -202,7 +202,7 @@ def _(s: Setting) -> Fault:
 def _(s: Setting) -> Fault:
     """200 squared is 40 000, its derivative 400, times a gradient of 300 it is 120 000; at a scale of 1 the weights' gradient is still 200 * 30 000."""
     good, bad, place = _features(s, 200.0)
-    training = _net(s, lambda x: s.tf.square(x / 16.0 if s.cured else x), good, bad, out=300.0)
+    training = _net(s, s.tf.square, good, bad, out=1e-2 if s.cured else 300.0)
     truth = Truth("Mul", s.path("gradient_tape/net/hot/Mul_1"), "backward", element=place, value=INF, start=START, cured_by_scale=False)
     twice = f16(2) * f16(bad)
     with np.errstate(all="ignore"):
@@ -250,7 +250,7 @@ def _(s: Setting) -> Fault:
     row = s.at(BATCH)[0]
     bad[row, :3] = 200.0, 200.0, 1e-3
     training = _net(s, lambda x: s.tf.reduce_prod(x / 16.0 if s.cured else x, axis=-1, keepdims=True), good, bad, out=4.0)
-    truth = Truth("Mul", s.path("gradient_tape/net/hot/Mul_1"), "backward", element=(row, 2), value=INF, start=START, cured_by_scale=False)
+    truth = Truth("Mul", s.path("gradient_tape/net/hot/mul_1"), "backward", element=(row, 2), value=INF, start=START, cured_by_scale=False)
     others = np.ones((BATCH, n), np.float16)
     others[row] = f16(40.0)
     others[row, :3] = 0.2, 0.2, 40000.0
@@ -353,6 +353,11 @@ def _(s: Setting) -> Fault:
 # --- a loss scale that is too high ----------------------------------------------------------------------------------------------------------
 
 
+def _cast_of_out(s: Setting) -> str:
+    """Where the gradient of "out" goes back to float16. Keras 3 casts before it enters the layer's scope; the first cast is that of the features."""
+    return s.path("gradient_tape/net/Cast_1/Cast" if s.keras3 else "gradient_tape/net/out/Cast/Cast")
+
+
 def _loop(s: Setting, step: Callable[[Any, Any, Any], None], model: Any, optimizer: Any, batches: Any) -> Loop:
     """A loop of one tf.function: ``step(model, optimizer, batch)``."""
     tf = s.tf
@@ -392,7 +397,7 @@ def _(s: Setting) -> Fault:
         _applied(s, model, optimizer, tape, scaled)
 
     training = _loop(s, step, model, optimizer, [s.uniform((BATCH, n)) for _ in range(9)])
-    truth = Truth("Cast", s.path("gradient_tape/net/out/Cast/Cast"), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True,
+    truth = Truth("Cast", _cast_of_out(s), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True,
                   advice="gradient_scale")
     gradient = np.full((BATCH, n), 2.0**22 / BATCH, np.float32)
     return Fault(training, truth, Hand([gradient], f16(gradient)))
@@ -404,7 +409,7 @@ def _(s: Setting) -> Fault:
     n = s.size(4)
     model = s.compile(_plain_model(s, n), summed(s), s.optimizer(16.0 if s.cured else 2.0**60))
     training = Fit(model, good=s.uniform((BATCH, n)))
-    truth = Truth("Cast", s.path("gradient_tape/net/out/Cast/Cast"), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True)
+    truth = Truth("Cast", _cast_of_out(s), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True)
     gradient = np.full((BATCH, n), 2.0**58 / BATCH, np.float32)
     return Fault(training, truth, Hand([gradient], f16(gradient)))
 
@@ -415,7 +420,7 @@ def _(s: Setting) -> Fault:
     n = s.size(4)
     model = s.compile(_plain_model(s, n, 8.0), summed(s), s.optimizer(16.0 if s.cured else 2.0**127))
     training = Fit(model, good=s.uniform((BATCH, n), 1.0, 2.0))
-    truth = Truth("Cast", s.path("gradient_tape/net/out/Cast/Cast"), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True)
+    truth = Truth("Cast", _cast_of_out(s), "backward", element=(0, 0), value=INF, start=0, cured_by_scale=True)
     gradient = np.full((BATCH, n), 8 * 2.0**123, np.float32)
     return Fault(training, truth, Hand([gradient], f16(gradient)))
 
@@ -424,17 +429,15 @@ def _(s: Setting) -> Fault:
 def _(s: Setting) -> Fault:
     """A fixed scale of 2 ** 20 that nobody lowers, asked for at the step in which features grow."""
     n = s.size(4)
-    keras = s.keras
-    scale = 16.0 if s.cured else 2.0**20
+    keras, scale = s.keras, 16.0 if s.cured else 2.0**20
+    details = {"auto_scale_loss": False} if s.keras3 else {}  # compile would put a dynamic scale around it
     if s.keras3:
         optimizer = keras.optimizers.SGD(1e-12, loss_scale_factor=scale)
-        inner = optimizer
     else:
         optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(1e-12), dynamic=False, initial_scale=scale)
-        inner = optimizer
     inputs = keras.Input((n,), name=s.name("features"))
     h = s.layer("hot", lambda x: s.tf.multiply(x, x))(s.dense("first", np.eye(n))(inputs))
-    model = s.compile(s.model(inputs, s.head(h, 1e-2)), summed(s), inner)
+    model = s.compile(s.model(inputs, s.head(h, 1e-2)), summed(s), optimizer, **details)
     bad = s.uniform((BATCH, n), 50.0, 60.0)
     training = Fit(model, good=s.uniform((BATCH, n), 1e-2, 2e-2), bad=bad, start=START, steps=6)
     truth = Truth("Mul", s.path("gradient_tape/net/hot/Mul"), "backward", element=(0, 0), value=INF, start=START, falls=False)
@@ -514,7 +517,7 @@ def _(s: Setting) -> Fault:
 
     good, bad = s.uniform((BATCH, n)), s.uniform((BATCH, n), 300.0, 400.0)
     training = _loop(s, step, model, optimizer, [good] * START + [bad] * 5)
-    truth = Truth("L2Loss", "global_norm/L2Loss", None, element=(), value=INF, start=START)
+    truth = Truth("L2Loss", "global_norm/L2Loss", "backward", element=(), value=INF, start=START)
     gradient = np.repeat(f16(bad).astype(np.float32).mean(0)[:, None], n, 1).astype(np.float16) * f16(0.5)
     half = (gradient.astype(np.float32) ** 2).sum() / 2
     return Fault(training, truth, Hand([gradient], f16(half)))
@@ -541,7 +544,7 @@ def _accumulated(s: Setting, empty: Callable[[Any], Any]) -> Fault:
     # the gradient is half the mean of the features times the scale: 15 000 at a scale of 4, so the fifth sum is 75 000
     good, bad = s.uniform((BATCH, n)), s.uniform((BATCH, n), 7300.0, 7500.0)
     training = _loop(s, step, model, optimizer, [good] * START + [bad] * 5)
-    truth = Truth("AssignAddVariableOp", "AssignAddVariableOp_8", None, start=START, cured_by_scale=True)
+    truth = Truth("AssignAddVariableOp", "AssignAddVariableOp_8", "backward", start=START, cured_by_scale=True)
     return Fault(training, truth)
 
 
@@ -593,10 +596,19 @@ def _(s: Setting) -> Fault:
 # --- recurrent networks: a small state forwards, a gradient that grows with each step backwards ------------------------------------------------
 
 
-def _recurrent(s: Setting, make: Callable[..., Any], op_type: str, op_name: str, value: float, out: float, length: int = 8, gates: int = 1,
-               hand: Optional[Hand] = None, element: Optional[Tuple[int, ...]] = None) -> Fault:
-    """Features are 0, or large enough to drive every unit into saturation, where nothing flows back: the bad batch is that of zeros."""
-    n = units = s.size(2)
+def _names(s: Setting) -> int:
+    """Gives the names, so that paths can be made of them; returns the units."""
+    for part in ("net", "features", "first", "hot", "out"):
+        s.name(part)
+    return 2 if not s.seed else 3
+
+
+def _recurrent(s: Setting, make: Callable[..., Any], value: float, out: float, gates: int, truth: Truth, hand: Hand) -> Fault:
+    """Features are 0, or large enough to drive every unit into saturation, where nothing flows back: the bad batch is that of zeros.
+
+    The eager run unrolls the loop: an operator of the third iteration is the third of its name.
+    """
+    n, units, length = 2, _names(s), 8
     recurrent = np.concatenate([np.full((units, units), value / units)] * gates, 1)
     if s.cured:
         recurrent *= 0.01
@@ -604,23 +616,56 @@ def _recurrent(s: Setting, make: Callable[..., Any], op_type: str, op_name: str,
     layer = make(units, name=s.name("hot"), kernel_initializer="ones", recurrent_initializer=s.constant(recurrent))
     model = s.model(inputs, s.head(layer(s.layer("first", lambda x: x * 1.0)(inputs)), out))
     good, bad = np.full((BATCH, length, n), 20.0, np.float32), np.zeros((BATCH, length, n), np.float32)
-    training = Fit(s.compile(model, summed(s)), good=good, bad=bad, start=START)
-    return Fault(training, Truth(op_type, op_name, "backward", element=element, start=START), hand)
+    truth.start, truth.phase, truth.cured_by_scale = START, "backward", False
+    return Fault(Fit(s.compile(model, summed(s)), good=good, bad=bad, start=START), truth, hand)
 
 
-@fault("simple_rnn_backward")
+_IN_LOOP = "names the operator of the loop's graph, the same in every iteration"
+
+
+@fault("simple_rnn_backward", numerics=_IN_LOOP)
 def _(s: Setting) -> Fault:
-    """A recurrent kernel of 8 in tanh units at rest: the state stays 0, the gradient grows eightfold a step."""
-    return _recurrent(s, s.keras.layers.SimpleRNN, "MatMul", "?", 8.0, 1.0)
+    """tanh units at rest with a recurrent kernel of 8: the state stays 0, the gradient grows eightfold a step: 8 ** 5 in iteration 2, times 4 rows."""
+    units = _names(s)
+    # Keras 2.7 to 2.15 opens a scope of its own at each call of a cell, and the third one is simple_rnn_cell_2
+    cell = "net/hot/while/simple_rnn_cell_2/BiasAdd" if (2, 7) <= s.version and not s.keras3 else "net/hot/while/simple_rnn_cell/BiasAdd_2"
+    dy = np.full((BATCH, units), 8.0**5, np.float16)
+    truth = Truth("BiasAddGrad", s.path("gradient_tape", cell, "BiasAddGrad"), element=(0,), value=INF, forward_op=s.path(cell))
+    with np.errstate(over="ignore"):
+        return _recurrent(s, s.keras.layers.SimpleRNN, 8.0, 1.0, 1, truth, Hand([dy], dy.sum(0)))
 
 
-@fault("lstm_backward")
+def _lstm_at_rest(iterations: int) -> Tuple[float, float]:
+    """Gradients of state and memory, as they arrive ``iterations`` steps before the last: i = o = 0.5, f = sigmoid(1), recurrent kernels sum to 40."""
+    state, memory = 1.0, 0.0
+    for _ in range(iterations):
+        memory += 0.5 * state
+        state, memory = 40.0 * 0.5 * memory, memory / (1 + np.exp(-1.0))
+    return state, memory
+
+
+@fault("lstm_backward", numerics=_IN_LOOP)
 def _(s: Setting) -> Fault:
-    """An LSTM at rest whose recurrent kernels are 40: a quarter of it a step."""
-    return _recurrent(s, s.keras.layers.LSTM, "MatMul", "?", 40.0, 1.0, gates=4)
+    """An LSTM at rest with recurrent kernels of 40: the gradient grows elevenfold a step and is past 65504 when it leaves iteration 3."""
+    units = _names(s)
+    state, memory = _lstm_at_rest(4)
+    gate = np.zeros((BATCH, 4 * units), np.float16)
+    gate[:, 2 * units : 3 * units] = 0.5 * (0.5 * state + memory)
+    kernel = np.full((units, 4 * units), 40.0 / units, np.float16)
+    forward = s.path("net/hot/while/lstm_cell/MatMul_7" if s.keras3 else "net/hot/while/MatMul_7")
+    truth = Truth("MatMul", "gradient_tape/%s/MatMul" % forward, element=(0, 0), value=INF, forward_op=forward)
+    output = f16(gate.astype(np.float32) @ kernel.T.astype(np.float32))
+    return _recurrent(s, s.keras.layers.LSTM, 40.0, 1.0, 4, truth, Hand([gate, kernel], output))
 
 
-@fault("gru_backward")
+@fault("gru_backward", numerics=_IN_LOOP)
 def _(s: Setting) -> Fault:
-    """A GRU at rest whose recurrent kernels are 40."""
-    return _recurrent(s, s.keras.layers.GRU, "MatMul", "?", 40.0, 1.0, gates=3)
+    """A GRU at rest with recurrent kernels of 40: the gradient grows 10.5 times a step and is past 65504 when it leaves iteration 2."""
+    units = _names(s)
+    gate = np.zeros((BATCH, 3 * units), np.float16)
+    gate[:, 2 * units :] = 0.25 * 0.2 * 10.5**5
+    kernel = np.full((units, 3 * units), 40.0 / units, np.float16)
+    forward = s.path("net/hot/while/gru_cell/MatMul_5" if s.keras3 else "net/hot/while/MatMul_5")
+    truth = Truth("MatMul", "gradient_tape/%s/MatMul" % forward, element=(0, 0), value=INF, forward_op=forward)
+    output = f16(gate.astype(np.float32) @ kernel.T.astype(np.float32))
+    return _recurrent(s, s.keras.layers.GRU, 40.0, 0.2, 3, truth, Hand([gate, kernel], output))
