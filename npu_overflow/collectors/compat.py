@@ -58,6 +58,8 @@ _WANTED = (
         False,
         "compat.no_custom_links",
     ),
+    _Wanted("add_callback", ("tensorflow.python.framework.op_callbacks:add_op_callback",), False, "compat.no_graph_replay"),
+    _Wanted("remove_callback", ("tensorflow.python.framework.op_callbacks:remove_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
     _Wanted("to_variant", ("tensorflow.python.data.ops.dataset_ops:to_variant",), False, "compat.slow_batches"),
 )

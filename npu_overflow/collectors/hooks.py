@@ -9,17 +9,20 @@ All hooks are process-wide except in effect: other threads pass straight through
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Hooks", "Watcher"]
+__all__ = ["Careful", "Hooks", "Watcher", "gradients_given"]
+
+log = logging.getLogger("npu_overflow")
 
 
 class Watcher:
@@ -35,6 +38,38 @@ class Watcher:
 
     def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """An optimizer was given gradients."""
+
+
+class Careful(Watcher):
+    """For a step that is the training's own: a failure of the watcher ends the watching, never the step."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher: Optional[Watcher] = watcher
+
+    def before(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
+        with self._guarded():
+            if self._watcher is not None:
+                self._watcher.before(op, inputs, attrs, ctx)
+        return None
+
+    def after(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any]) -> List[Any]:
+        with self._guarded():
+            if self._watcher is not None:
+                self._watcher.after(op, inputs, attrs, outputs)
+        return outputs
+
+    def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
+        with self._guarded():
+            if self._watcher is not None:
+                self._watcher.gradients(optimizer, gradients)
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            log.error("observing a step failed; the training is not affected", exc_info=True)
+            self._watcher = None
 
 
 class _Forward(str):
@@ -58,6 +93,12 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.names: Dict[str, int] = {}
         self.call = 0
+
+
+def gradients_given(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[List[Any], List[Any]]:
+    """What an optimizer's ``apply_gradients`` or ``apply`` was given, as a list that may be passed on, and the gradients in it."""
+    given = list(args[0] if args else kwargs.get("grads_and_vars", kwargs.get("grads", ())))
+    return given, [pair[0] for pair in given] if method == "apply_gradients" else given
 
 
 _busy = threading.Lock()
@@ -288,9 +329,7 @@ class Hooks:
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not hooks._mine() or hooks._thread.applying:
                 return real(optimizer, *args, **kwargs)
-            given = args[0] if args else kwargs.get("grads_and_vars", kwargs.get("grads", ()))
-            given = list(given)
-            gradients = [pair[0] for pair in given] if method == "apply_gradients" else given
+            given, gradients = gradients_given(method, args, kwargs)
             hooks._told(lambda: hooks._watcher.gradients(optimizer, gradients))
             if hooks._apply == "skip":
                 return getattr(optimizer, "iterations", None)

@@ -8,7 +8,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.functions import Call, draws_of, mapped, needed, pair_up, writes_variables
-from npu_overflow.collectors.hooks import Hooks
+from npu_overflow.collectors.graph_replay import findings_by_graph
+from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
@@ -43,6 +44,7 @@ class HostCollector(Collector):
         self._calls: List[Call] = []
         self._readings_before: Readings = []
         self._snapshot: Optional[Snapshot] = None
+        self._graph_tried = False
         self._own_function: Optional[Tuple[Any, Any]] = None  # fit's function, and the same over batches
         self._moving: Dict[int, Any] = {}  # functions seen to move an optimizer, held so that their ids stay theirs
         self._names: Optional[Callable[[Any], str]] = None
@@ -63,6 +65,7 @@ class HostCollector(Collector):
         self._armed = True
         self._collected = 0
         self._tree = self._path = self._names = None
+        self._graph_tried = False
         self._calls = []
         self._told = [(item.lost, {"name": item.name}) for item in compat.missing()]
         self.reason = None
@@ -169,7 +172,7 @@ class HostCollector(Collector):
         return environment.core() == "GPU"
 
     def _function_step(self) -> _FunctionStep:
-        return _FunctionStep(needed(self._calls, self._writes, self._training is not None and self._training.world_size > 1))
+        return _FunctionStep(needed(self._calls, self._writes, self._several()))
 
     def _writes(self, call: Call) -> bool:
         key = id(call.function)
@@ -183,7 +186,7 @@ class HostCollector(Collector):
         before = self._readings()
         watcher = StepWatcher(Unlogged(), {}, self._variable_names(), self._options().max_memory)
         try:
-            hooks = Hooks(watcher, SourceLines(_nowhere.__code__), apply="run", functions="compiled")
+            hooks = Hooks(Careful(watcher), SourceLines(_nowhere.__code__), apply="run", functions="compiled")
             hooks.__enter__()
         except CannotCollect as error:
             self._failed(step, error)
@@ -193,8 +196,9 @@ class HostCollector(Collector):
             yield
         finally:
             hooks.__exit__(None, None, None)
-        if self._is_forced() or _overflowed(before, self._readings(), 1):
-            self._found(step, findings_by_flow(watcher))
+        with self._harmless():
+            if self._is_forced() or _overflowed(before, self._readings(), 1):
+                self._found(step, findings_by_flow(watcher))
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
@@ -244,12 +248,36 @@ class HostCollector(Collector):
             )
             found = replay.findings()
         except CannotCollect as error:
-            self._failed(step, error)
+            self._by_graph(step, step_of_user, error)
         except Exception as error:
             log.debug("replay failed", exc_info=True)
             self._failed(step, CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, error)))
         else:
+            if found.reached or self._is_forced() or snapshot is not None or self._several():
+                self._found(step, found)
+            else:
+                self._by_graph(step, step_of_user, None)
+
+    def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect]) -> None:
+        """The eager replay failed or showed nothing: once in a collection, try the step as a graph."""
+        found = None
+        if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
+            self._graph_tried = True
+            try:
+                found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names())
+            except CannotCollect as problem:
+                log.debug("no replay as a graph: %s", problem)
+        if found is not None and found.reached:
+            why = error or CannotCollect("replay.not_eagerly")
+            self._told.append(("replay.by_graph", {"step": step, "why": why.message()}))
             self._found(step, found)
+        elif error is not None:
+            self._failed(step, error)
+        else:
+            self._found(step, StepFindings())
+
+    def _several(self) -> bool:
+        return self._training is not None and self._training.world_size > 1
 
     def _found(self, step: int, found: StepFindings) -> None:
         if not found.reached and self._is_forced():
@@ -259,7 +287,7 @@ class HostCollector(Collector):
             self.reason = None
             self._write(step, found)
             self._weights_lost(step, found)
-        elif self._training is not None and self._training.world_size > 1:
+        elif self._several():
             self.reason = self.reason or "other_rank"
             self._told.append(("replay.other_rank", {"step": step}))
         else:
@@ -322,7 +350,18 @@ class _FitStep:
         for i, batch in enumerate(self._batches):
             if i:
                 next_call()
-            self._strategy.run(self._model.train_step, args=(batch,)) if self._strategy is not None else self._model.train_step(batch)
+            self._one(batch)
+
+    def _one(self, batch: Any) -> None:
+        self._strategy.run(self._model.train_step, args=(batch,)) if self._strategy is not None else self._model.train_step(batch)
+
+    def arguments(self) -> Any:
+        """The batch, for a replay as a graph."""
+        return self._batches[0]
+
+    def run_on(self, batch: Any) -> None:
+        """The step on the graph's own inputs."""
+        self._one(batch)
 
     def labels(self) -> Dict[int, Tuple[str, str, Any]]:
         found: Dict[int, Tuple[str, str, Any]] = {}
@@ -355,6 +394,17 @@ class _FunctionStep:
                 pair_up(call.result, result, table)
                 for exchanged in call.exchanged:  # reduced over workers: here this worker's own values stand for them
                     pair_up(exchanged, result, table)
+
+    def arguments(self) -> Any:
+        """The arguments of every call, for a replay as a graph."""
+        return [call.again() for call in self._calls]
+
+    def run_on(self, arguments: Any) -> None:
+        """The step on the graph's own inputs. Tensors that one call hands to the next are those of this trace."""
+        if len(self._calls) > 1:
+            raise CannotCollect("replay.raised", error="several functions")
+        for call, (args, kwargs) in zip(self._calls, arguments):
+            call.function.python_function(*args, **kwargs)
 
     def labels(self) -> Dict[int, Tuple[str, str, Any]]:
         found: Dict[int, Tuple[str, str, Any]] = {}

@@ -64,6 +64,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "npu-overflow doctor 会列出已找到的接口；支持 TensorFlow 2.6 至 2.21。",
     ),
     "replay.raised": ("run eagerly it raises {error}", "即时执行时抛出 {error}"),
+    "replay.graph_raised": ("replayed as a graph it raises {error}", "以图方式重放时抛出 {error}"),
+    "replay.graph_large": ("its graph of {count} operators is larger than {most}", "其图有 {count} 个算子，超过 {most} 个"),
+    "replay.not_eagerly": ("run eagerly it does not overflow", "即时执行时不溢出"),
     "replay.collective": (
         "it communicates with other workers ({op}), who would wait for a step that never comes.",
         "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。",
@@ -113,6 +116,26 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "run the model in one process to collect; npu-overflow analyze reads dumps made elsewhere.",
         "请在单进程中运行模型进行采集；npu-overflow analyze 可分析在别处生成的 dump。",
     ),
+    "mixlist.host": (
+        "No file for modify_mixlist can be made from {path}: it lists operator types of CANN, and this tree comes from TensorFlow's own operators.",
+        "无法由 {path} 生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。",
+    ),
+    "mixlist.host.hint": (
+        'On a CPU or GPU use dtype="float32" on the Keras layer, as printed above. For the file, analyze a dump that an NPU wrote.',
+        '在 CPU 或 GPU 上请如上所示给 Keras 层设置 dtype="float32"。如需该文件，请分析 NPU 写出的 dump。',
+    ),
+    "mixlist.nothing": (
+        "No operator in {path} made an overflow itself in float16: there is nothing to keep in float32.",
+        "{path} 中没有在 float16 下自身产生溢出的算子：无需让任何算子保持 float32。",
+    ),
+    "mixlist.nothing.hint": ("npu-overflow analyze says what there is.", "npu-overflow analyze 可查看其中的内容。"),
+    "mixlist.not_json": ("The existing output file is no mixed-precision list: {reason}.", "已存在的输出文件不是混合精度名单：{reason}。"),
+    "mixlist.not_json.hint": ("It was left as it is. Give another file with --output.", "原文件未改动。请用 --output 指定其他文件。"),
+    "mixlist.shape": (
+        "In the existing output file {name} has another form than modify_mixlist takes.",
+        "已存在的输出文件中，{name} 的格式与 modify_mixlist 的要求不符。",
+    ),
+    "mixlist.shape.hint": ("It was left as it is. Mend it, or give another file with --output.", "原文件未改动。请修正该文件，或用 --output 指定其他文件。"),
     "show.folder": ("{path} is a folder; show takes one file.", "{path} 是目录；show 只接受单个文件。"),
     "show.folder.hint": ("For a folder: npu-overflow analyze {path}", "目录请使用：npu-overflow analyze {path}"),
     "show.file": ("{path} can't be shown. {reason}", "无法显示 {path}。{reason}"),

@@ -73,6 +73,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "operators that work on gradients after the backward pass count as forward: TensorFlow's {name} was not found.",
         "反向传播之后处理梯度的算子会被记为正向：未找到 TensorFlow 内部接口 {name}。",
     ),
+    "compat.no_graph_replay": (
+        "a step that can't be replayed eagerly can't be replayed as a graph either: TensorFlow's {name} was not found.",
+        "无法即时重放的训练步也无法以图方式重放：未找到 TensorFlow 内部接口 {name}。",
+    ),
+    "replay.by_graph": (
+        "step {step} was replayed as a graph ({why}); lines of code are not known there.",
+        "第 {step} 步以图方式重放（{why}）；此时无法得知代码行。",
+    ),
     "compat.no_scopes": (
         "operators lack the name scopes inside layers: TensorFlow's {name} was not found.",
         "算子名称缺少层内部的 name scope：未找到 TensorFlow 内部接口 {name}。",
