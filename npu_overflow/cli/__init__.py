@@ -27,7 +27,7 @@ from npu_overflow.version import __version__
 __all__ = ["commands", "main"]
 
 #: commands in the order of the help; others follow by name
-_ORDER = ("analyze", "show", "demo", "doctor")
+_ORDER = ("analyze", "show", "mixlist", "demo", "doctor")
 
 
 def commands() -> Dict[str, Any]:

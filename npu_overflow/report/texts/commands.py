@@ -78,6 +78,42 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.doctor.rank_too_high": ("{rank} is not below the number of ranks, {size}", "{rank} 不小于 rank 总数 {size}"),
     "cli.doctor.verdict": ("What is wrong", "问题"),
     "cli.doctor.healthy": ("Nothing is wrong.", "未发现问题。"),
+    "cli.mixlist.help": ("write the mixed-precision file that keeps the culprits in float32 (Ascend)", "生成让溢出算子保持 float32 的混合精度名单文件（昇腾）"),
+    "cli.mixlist.about": (
+        "Writes the JSON for modify_mixlist: the types of all operators that made an overflow in float16 go to the black list, so that they keep float32.\n"
+        "An existing file is merged into; nothing in it is lost.",
+        "生成 modify_mixlist 使用的 JSON：所有在 float16 下自身产生溢出的算子类型加入黑名单，从而保持 float32。\n若文件已存在则合并，不会丢失其中的内容。",
+    ),
+    "cli.mixlist.path": (
+        "a dump tree (root, folder or file), or a saved report.json (default: {default})",
+        "dump 目录（根、子目录或单个文件），或已保存的 report.json（默认：{default}）",
+    ),
+    "cli.mixlist.output": ("file to write or to merge into (default: {default}; with --by-name {by_name})", "写入或合并的文件（默认：{default}；使用 --by-name 时为 {by_name}）"),
+    "cli.mixlist.by_name": (
+        "write the file for customize_dtypes instead: single operators by name, not whole types",
+        "改为生成 customize_dtypes 使用的文件：按算子名称逐个指定，而非整个类型",
+    ),
+    "cli.mixlist.limit": ("operators to open (default: all)", "打开的算子个数（默认：全部）"),
+    "cli.mixlist.strange": (
+        "left out, because the dump does not tell what such a file needs of them: {names}",
+        "已略去以下算子，dump 中缺少生成该文件所需的信息：{names}",
+    ),
+    "cli.mixlist.conflict": (
+        "{file} says something else of these already; its entries were kept, so choose one: {names}",
+        "{file} 中对以下各项已有其他设置，已保留原设置，请自行取舍：{names}",
+    ),
+    "cli.mixlist.written": ("Written to {file} (entries: {count}):", "已写入 {file}（{count} 项）："),
+    "cli.mixlist.merged": ("Merged into {file} (entries: {count}):", "已合并到 {file}（{count} 项）："),
+    "cli.mixlist.more": (" and {count} more", " 等，另有 {count} 个"),
+    "cli.mixlist.use": ("Before the device is opened:", "在打开设备之前设置："),
+    "cli.mixlist.fusion": (
+        "Names can change by fusion, types don't: if a line has no effect, use the list of types. It has none either where precision_mode_v2 is \"origin\".",
+        "算子融合可能改变名称，但不改变类型：若某行不起作用，请改用类型名单。precision_mode_v2 为 \"origin\" 时该文件同样不起作用。",
+    ),
+    "cli.mixlist.cast": (
+        "Cast and TransData only convert: what helps is to keep the operator that reads their result in float32, or to scale the value before.",
+        "Cast 和 TransData 只做转换：应让读取其结果的算子保持 float32，或在转换之前缩放数值。",
+    ),
     "cli.show.help": (
         "one dump, record, .npy file or saved report: tensors, statistics, first values",
         "查看单个 dump、溢出记录、.npy 文件或已保存的报告：张量、统计值、前若干个值",
