@@ -42,6 +42,7 @@ class Origin:
     kind: str
     op: Optional[Op]
     source: Optional[Tuple[str, Any]] = None
+    handle: int = 0  # number of a variable's handle: names of variables repeat
     inputs: List[int] = field(default_factory=list)
 
     @property
@@ -49,7 +50,8 @@ class Origin:
         """The same in every run of the same step: names are given in the order of execution."""
         if self.kind == "operator" and self.op is not None:
             return key_of(self.op)
-        return "%s:%s" % (self.kind, self.source[0] if self.source else (self.op.name if self.op else "?"))
+        name = self.source[0] if self.source else (self.op.name if self.op else "?")
+        return "%s:%s" % (self.kind, name) if not self.handle else "%s:%s:%d" % (self.kind, name, self.handle)
 
 
 def key_of(op: Op) -> str:
@@ -71,7 +73,7 @@ class Flow:
         self.origins: List[Origin] = []
         self._carried: Dict[int, int] = {}  # tensor -> bits of the origins that it descends from; finite tensors have no entry
         self._labels: Dict[int, Tuple[str, str, Any]] = {}  # tensor -> kind, name, source tensor: values handed on unchanged from outside
-        self._written: Dict[str, int] = {}  # variable that this step wrote -> bits that its value carries, 0 where it is finite
+        self._written: Dict[int, int] = {}  # handle of a variable that this step wrote -> bits that its value carries, 0 where it is finite
         self._of_gradients: Set[int] = set()  # tensors that the backward pass made, and what was made of them
         self._made: Dict[int, bool] = {}  # tensors that operators of this step made, and outside tensors already looked at
 
@@ -100,29 +102,33 @@ class Flow:
             kind, name, source = self._labels[number]
             self._carried[number] = self._new(kind, None, (name, source))
 
-    def variable_read(self, number: int, name: str, tensor: Any, finite: bool) -> None:
-        """A variable was read into a tensor."""
+    def variable_read(self, number: int, handle: int, name: str, tensor: Any, finite: bool) -> None:
+        """The variable behind ``handle`` was read into a tensor."""
         self._made[number] = True
         if finite:
             return
-        if self._written.get(name):
-            self._carried[number] = self._written[name]
+        if self._written.get(handle):
+            self._carried[number] = self._written[handle]
         else:
-            known = next((item for item in self.origins if item.kind == "variable" and item.source is not None and item.source[0] == name), None)
-            self._carried[number] = known.bit if known else self._new("variable", None, (name, tensor))
+            known = next((item for item in self.origins if item.kind == "variable" and item.handle == handle), None)
+            if known is None:
+                self._new("variable", None, (name, tensor))
+                known = self.origins[-1]
+                known.handle = handle
+            self._carried[number] = known.bit
 
-    def variable_bits(self, name: str) -> int:
+    def variable_bits(self, handle: int) -> int:
         """Bits that the value carries which this step wrote into a variable."""
-        return self._written.get(name, 0)
+        return self._written.get(handle, 0)
 
-    def variable_written(self, name: str, bits: int) -> None:
+    def variable_written(self, handle: int, bits: int) -> None:
         """A variable was written; its value carries ``bits`` now (0: it is finite). A gradient accumulator hands values on within the step."""
-        self._written[name] = bits
+        self._written[handle] = bits
 
-    def variable_overflowed(self, name: str, op: Op) -> Origin:
+    def variable_overflowed(self, handle: int, op: Op) -> Origin:
         """``op`` made a variable non-finite although it was finite, and so was what it added."""
         self._new("operator", op, None)
-        self._written[name] = self.origins[-1].bit
+        self._written[handle] = self.origins[-1].bit
         return self.origins[-1]
 
     def is_of_gradients(self, numbers: Sequence[int]) -> bool:

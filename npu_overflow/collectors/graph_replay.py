@@ -152,7 +152,7 @@ class _Traced:
             inputs, outputs = [numbers[name] for name in node.inputs], [numbers[name] for name in node.outputs]
             finite = [bool(flags[self._results[name]]) if name in self._results else True for name in node.outputs]
             if node.type == "ReadVariableOp":
-                flow.variable_read(outputs[0], variable_name(self._outside(node.handle)), None, all(finite))
+                flow.variable_read(outputs[0], inputs[0] + 1, variable_name(self._outside(node.handle)), None, all(finite))
             elif node.type in ("Placeholder", "Const"):
                 kind = "data" if node.type == "Placeholder" else "constant"
                 for number, good in zip(outputs, finite):

@@ -127,7 +127,7 @@ class StepWatcher(Watcher):
         made = [compat.tensor_id(tensor) for tensor in outputs]
         waiting = [origin for origin in self.flow.origins if origin.op is None]
         if bad and op.type in ("ResourceGather", "ResourceGatherNd") and not self.flow.reached(numbers):
-            self.flow.variable_read(numbers[0], self._variable_key(inputs[0]), inputs[0], finite=False)
+            self.flow.variable_read(numbers[0], numbers[0], self._variable_name(inputs[0]), inputs[0], finite=False)
             waiting = [origin for origin in self.flow.origins if origin.op is None]
         bits, origin = self.flow.ran(op, numbers, made, [made[i] for i in bad])
         consumed = next((item for item in waiting if item.op is op), None)
@@ -169,36 +169,30 @@ class StepWatcher(Watcher):
             self.flow.outside(number, all_finite(tensor), tensor)
 
     def _read_variable(self, handle: Any, value: Any) -> None:
-        name = self._variable_key(handle)
-        number = compat.tensor_id(value)
+        name, number = self._variable_name(handle), compat.tensor_id(value)
         self.flow.label(number, "variable", name, value)
-        self.flow.variable_read(number, name, value, all_finite(value))
-
-    def _variable_key(self, handle: Any) -> str:
-        """The variable's name, made unique by its handle where it has no name of its own."""
-        name = self._variable_name(handle)
-        return name if name != "variable" else "variable %d" % compat.tensor_id(handle)
+        self.flow.variable_read(number, compat.tensor_id(handle), name, value, all_finite(value))
 
     def _wrote_variable(self, op: Op, inputs: Sequence[Any]) -> None:
         """Follow values through a variable: what was written, and an addition that overflows in the variable itself."""
         now, before, self._before_write = compat.read_variable(inputs[0]), self._before_write, None
         if now is None or not is_float(now):
             return
-        name = self._variable_key(inputs[0])
+        handle = compat.tensor_id(inputs[0])
         bits = self.flow.reached([compat.tensor_id(tensor) for tensor in inputs])
         if all_finite(now):
-            self.flow.variable_written(name, 0)
+            self.flow.variable_written(handle, 0)
             return
         if op.type != "AssignVariableOp":
-            bits |= self.flow.variable_bits(name)
+            bits |= self.flow.variable_bits(handle)
         self.written |= bits
         if bits:
-            self.flow.variable_written(name, bits)
+            self.flow.variable_written(handle, bits)
         elif before is not None and all_finite(before):
             if key_of(op) in self._repaired:
                 compat.write_variable(inputs[0], repaired(now))
                 return
-            origin = self.flow.variable_overflowed(name, op)
+            origin = self.flow.variable_overflowed(handle, op)
             self.written |= origin.bit
             self._hold(op, origin.bit, origin, [before, *inputs[1:]], [now])
 
