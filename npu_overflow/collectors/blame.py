@@ -25,6 +25,7 @@ class Op:
     location: Optional[Tuple[str, int, str]] = None
     call: int = 0  # which call of a tf.function of the step: names repeat between them, as they do between graphs
     replica: int = 0  # of a distribution strategy
+    iteration: int = 0  # of a loop: its body's names are the same in each
 
 
 @dataclass
@@ -56,7 +57,8 @@ class Origin:
 
 def key_of(op: Op) -> str:
     """Key of the origin that an operator is or would be."""
-    return "operator:%s" % op.name if op.call == op.replica == 0 else "operator:%s (call %d, replica %d)" % (op.name, op.call, op.replica)
+    parts = [(word, value) for word, value in (("call", op.call), ("replica", op.replica), ("iteration", op.iteration)) if value]
+    return "operator:%s" % op.name + "".join(" (%s %d)" % part for part in parts)
 
 
 # operators that hand values on as they are: what they make of a batch or a literal is still the batch or the literal

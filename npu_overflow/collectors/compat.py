@@ -6,6 +6,7 @@ Each name is looked up when the host collector attaches. ``probe`` says which we
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
@@ -184,8 +185,29 @@ def handle_type(handle: Any) -> Optional[Any]:
     return data.shape_and_type[0].dtype
 
 
+def patch(place: Any, name: str, value: Any) -> Callable[[], None]:
+    """Put ``value`` in the place of an attribute of a class or module; returns what undoes it (only while the place still holds ``value``)."""
+    real = vars(place)[name] if name in vars(place) else getattr(place, name)
+    setattr(place, name, value)
+
+    def undo() -> None:
+        if vars(place).get(name) is value:
+            setattr(place, name, real)
+
+    return undo
+
+
+def loop_places() -> List[Any]:
+    """Where ``while_loop`` is looked up by those who call it: TensorFlow's own operators, users and Keras."""
+    names = re.compile(r"tensorflow((\._api\.v\d)?(\.compat\.v[12])*|\.python\.ops\.(while_loop|control_flow_ops))$")
+    modules = [module for name, module in sorted(sys.modules.items()) if names.match(name)]
+    return [module for module in modules if callable(vars(module).get("while_loop"))]
+
+
 def is_keras(frame: Any) -> bool:
-    """Whether a frame runs code of Keras: the scopes that it opens are its layers'."""
+    """Whether a frame runs code of Keras: the scopes that it opens are its layers'. An ExitStack in between does not count."""
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
+        frame = frame.f_back
     return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("keras", "tf_keras")
 
 

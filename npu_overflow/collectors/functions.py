@@ -69,6 +69,7 @@ class FunctionCalls:
         self._handler = handler
         self._undo: Optional[Callable[[], None]] = None
         self._inside = False
+        self._ours: Any = None
 
     def install(self) -> None:
         """Begin. Raises AttributeError where TensorFlow's function class was not found."""
@@ -79,7 +80,7 @@ class FunctionCalls:
         real, thread = kind.__call__, threading.get_ident()
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._undo is None or threading.get_ident() != thread or not context().executing_eagerly():
+            if self._inside or self._undo is None or self._ours is not call or threading.get_ident() != thread or not context().executing_eagerly():
                 return real(function, *args, **kwargs)
             self._inside = True
             try:
@@ -87,13 +88,19 @@ class FunctionCalls:
             finally:
                 self._inside = False
 
-        kind.__call__ = call
+        kind.__call__ = self._ours = call
 
         def undo() -> None:
             if kind.__dict__.get("__call__") is call:
                 kind.__call__ = real
 
         self._undo = undo
+
+    def reinstall(self) -> None:
+        """Take the place again, where somebody has assigned it since: an Ascend device does when it becomes the default."""
+        if self._undo is not None and compat.internals().get("function_class").__dict__.get("__call__") is not self._ours:
+            self._undo = None
+            self.install()
 
     def remove(self) -> None:
         """End; what somebody else has put in the place since stays, and passes through here."""

@@ -13,10 +13,11 @@ import logging
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
+from npu_overflow.collectors.naming import GraphNames, install_loops, install_scopes
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
 
@@ -91,8 +92,7 @@ class _Thread(threading.local):
     applying = 0
 
     def __init__(self) -> None:
-        self.names: Dict[str, int] = {}
-        self.call = 0
+        self.names = GraphNames()
 
 
 def gradients_given(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[List[Any], List[Any]]:
@@ -167,7 +167,8 @@ class Hooks:
         if internals.has("record_operation"):
             self._undo.append(internals.replace("record_operation", self._record_operation(internals.get("record_operation"))))
         self._install_tape()
-        self._install_scopes(internals)
+        self._undo += install_scopes(self._names, self._scope)
+        self._undo += install_loops(self._names)
         if self._functions == "eager":
             self._install_functions(internals)
         self._install_optimizers()
@@ -274,35 +275,14 @@ class Hooks:
 
         self._patch(tf.GradientTape, "gradient", gradient)
 
-    def _install_scopes(self, internals: compat.Internals) -> None:
-        """Open the name scopes that a graph would have. TensorFlow's own operators skip theirs when they run eagerly, and a scope that
-        is opened twice is not told apart."""
-        if not (internals.has("open_scope") and internals.has("scope_class")):
-            return
-        real, kind = internals.get("open_scope"), internals.get("scope_class")
-        real_enter, context = kind.__enter__, internals.get("context")
-        hooks = self
-
-        def open_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
-            wanted = default_name if name is None else name
-            if not hooks._mine() or not isinstance(wanted, str) or not context().executing_eagerly():
-                return real(name, default_name, values, skip_on_eager)
-            return kind(wanted)
-
-        def enter(scope: Any) -> Any:
-            name = scope._name
-            if hooks._mine() and name and not name.endswith("/") and context().executing_eagerly():
-                if compat.is_keras(sys._getframe(1)):  # layers are entered again and again under their own names
-                    return real_enter(scope)
-                scope._name = hooks._unique(hooks._scope(), name) + "/"  # absolute
-                try:
-                    return real_enter(scope)
-                finally:
-                    scope._name = name
-            return real_enter(scope)
-
-        self._undo.append(internals.replace("open_scope", open_scope))
-        self._patch(kind, "__enter__", enter)
+    def _names(self) -> Optional[GraphNames]:
+        """The names of the present thread's graph; None on a thread that is not observed."""
+        if not self._observing():
+            return None
+        names = self._thread.names
+        if names.call != self._call:
+            names.restart(self._call)
+        return names
 
     def _install_functions(self, internals: compat.Internals) -> None:
         kind = internals.get("function_class")
@@ -345,14 +325,7 @@ class Hooks:
         return apply
 
     def _patch(self, kind: Any, name: str, value: Any) -> None:
-        real = kind.__dict__[name]
-        setattr(kind, name, value)
-
-        def undo() -> None:
-            if kind.__dict__.get(name) is value:
-                setattr(kind, name, real)
-
-        self._undo.append(undo)
+        self._undo.append(compat.patch(kind, name, value))
 
     # --- observing --------------------------------------------------------------------------------------------------------------
 
@@ -382,8 +355,10 @@ class Hooks:
             thread.busy = False
 
     def _op(self, op_type: str, name: Any) -> Op:
-        thread, scope = self._thread, self._scope()
-        op = Op(self._count, op_type, self._name_of(op_type, name, scope), scope, call=self._call, replica=thread.replica)
+        thread, scope, names = self._thread, self._scope(), self._thread.names
+        if names.call != self._call:
+            names.restart(self._call)
+        op = Op(self._count, op_type, names.of_operator(op_type, name, scope), scope, call=self._call, replica=thread.replica, iteration=names.iteration)
         self._count += 1
         if thread.gradient is not None:
             op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location
@@ -392,28 +367,3 @@ class Hooks:
         if op.location is None and self._lines is not None:
             op.location = self._lines.here(sys._getframe(2))
         return op
-
-    def _name_of(self, op_type: str, name: Any, scope: str) -> str:
-        """The name that the operator has in a TensorFlow graph: scope, given name or type, and _1, _2 … where it repeats."""
-        if isinstance(name, bytes):
-            name = name.decode()
-        if name and name.endswith("/"):  # a name scope was opened for this operator: its name is unique already
-            return str(name[:-1])
-        return self._unique(scope, name or op_type)
-
-    def _unique(self, scope: str, name: str) -> str:
-        """A name for an operator or a scope that none has yet, by the rule of TensorFlow's graphs: case does not count."""
-        thread = self._thread
-        if thread.call != self._call:
-            thread.call = self._call
-            thread.names.clear()
-        whole = (scope + "/" if scope else "") + name
-        key = whole.lower()
-        count = thread.names.get(key, 0)
-        thread.names[key] = count + 1
-        if not count:
-            return whole
-        while "%s_%d" % (key, count) in thread.names:
-            count += 1
-        thread.names["%s_%d" % (key, count)] = 1
-        return "%s_%d" % (whole, count)

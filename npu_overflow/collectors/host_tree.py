@@ -132,15 +132,19 @@ def _detail(origin: Origin, held: Held) -> Optional[Dict[str, Any]]:
         return None
     name, tensor = origin.source
     detail: Dict[str, Any] = {"name": name or None, "element": None, "value": None}
-    if tensor is None or not hasattr(tensor, "numpy") or tensor.dtype.name in ("resource", "variant", "string"):
+    if not _has_values(tensor):
         tensor = held.inputs[0].tensor if held.inputs else None
-    if tensor is not None and hasattr(tensor, "numpy"):
+    if _has_values(tensor):
         values = tensor.numpy()
         limit = _LARGEST.get(held.outputs[0].dtype) if held.outputs else None
         bad = first_bad(values) or (first_bad(values, limit) if limit else None)
         if bad is not None:
             detail["element"], detail["value"] = list(bad[0]), bad[1]
     return detail
+
+
+def _has_values(tensor: Any) -> bool:
+    return hasattr(tensor, "numpy") and tensor.dtype.name not in ("resource", "variant", "string")
 
 
 def _size(item: HeldTensor) -> int:

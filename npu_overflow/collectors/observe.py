@@ -126,13 +126,16 @@ class StepWatcher(Watcher):
         numbers = [compat.tensor_id(tensor) for tensor in inputs]
         made = [compat.tensor_id(tensor) for tensor in outputs]
         waiting = [origin for origin in self.flow.origins if origin.op is None]
-        if bad and op.type in ("ResourceGather", "ResourceGatherNd") and not self.flow.reached(numbers):
-            self.flow.variable_read(numbers[0], numbers[0], self._variable_name(inputs[0]), inputs[0], finite=False)
+        given = list(inputs)
+        if bad and op.type in ("ResourceGather", "ResourceGatherNd"):
+            given[0] = compat.read_variable(inputs[0])  # the rows of a variable are read without a tensor of it
+        if given and given[0] is not inputs[0] and not self.flow.reached(numbers):
+            self.flow.variable_read(numbers[0], numbers[0], self._variable_name(inputs[0]), given[0], finite=False)
             waiting = [origin for origin in self.flow.origins if origin.op is None]
         bits, origin = self.flow.ran(op, numbers, made, [made[i] for i in bad])
         consumed = next((item for item in waiting if item.op is op), None)
         if bad or consumed is not None:
-            self._hold(op, bits, origin or consumed, inputs, outputs)
+            self._hold(op, bits, origin or consumed, given, outputs)
         return outputs
 
     def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:

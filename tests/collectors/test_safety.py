@@ -81,9 +81,29 @@ def test_an_error_that_only_the_replay_raises_is_ours() -> None:
     watch = npu_overflow.OverflowWatch(verbose=0)
     watched = fit(watch, model_of=lambda keras: layer_that(keras, out_of_memory))
     assert training.same(plain, watched)
-    assert watch.reports[0].first is None and watch.reports[0].reason == "replay.raised"
-    assert all(part in watch.reports[0].remarks[0].text for part in ("ResourceExhaustedError", "injected"))
+    by_graph = next(remark for remark in watch.reports[0].remarks if remark.code == "replay.by_graph")
+    assert "ResourceExhaustedError" in by_graph.text and "injected" in by_graph.text
+    assert watch.reports[0].first.op_type == "MatMul"  # found by the replay as a graph instead
     assert hook_places() == before
+
+
+def test_a_step_that_neither_replay_can_run_says_why(monkeypatch: Any) -> None:
+    from npu_overflow.collectors import host
+    from npu_overflow.errors import CannotCollect
+
+    def refuse(*args: Any) -> Any:
+        raise CannotCollect("replay.graph_large", count=3, most=2)
+
+    def out_of_memory() -> None:
+        raise MemoryError("injected")
+
+    monkeypatch.setattr(host, "findings_by_graph", refuse)
+    plain = fit(None, model_of=lambda keras: layer_that(keras, None))
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    watched = fit(watch, model_of=lambda keras: layer_that(keras, out_of_memory))
+    assert training.same(plain, watched)
+    assert watch.reports[0].first is None and watch.reports[0].reason == "replay.raised"
+    assert "MemoryError" in watch.reports[0].remarks[0].text and "injected" in watch.reports[0].remarks[0].text
 
 
 @pytest.mark.parametrize("error", [ValueError("the user's"), KeyboardInterrupt()], ids=["error", "interrupt"])

@@ -1,0 +1,124 @@
+"""Operator names as TensorFlow's graphs give them, for operators that run eagerly.
+
+A graph makes the names of operators and scopes unique by numbers; its own wrappers (``/``, ``tf.norm``, ``tf.einsum``) open scopes. Eager execution does
+neither, so a replay does it here. The layers of Keras are entered again under their own names. The body of a loop is one graph, so its names start
+again in each iteration.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Dict, List, Tuple
+
+from npu_overflow.collectors import compat
+
+__all__ = ["GraphNames", "install_loops", "install_scopes"]
+
+
+class GraphNames:
+    """The names given so far in one graph: plain data, one for each thread and call of a function."""
+
+    def __init__(self) -> None:
+        self.call = 0
+        self.iteration = 0  # of the innermost loop
+        self._used: Dict[str, int] = {}
+
+    def restart(self, call: int) -> None:
+        """Another graph begins."""
+        self.call, self.iteration = call, 0
+        self._used.clear()
+
+    def of_operator(self, op_type: str, name: Any, scope: str) -> str:
+        """Full name of an operator of this type that was given ``name`` (or None) in ``scope``."""
+        if isinstance(name, bytes):
+            name = name.decode()
+        if name and name.endswith("/"):  # a name scope was opened for this operator: its name is unique already
+            return str(name[:-1])
+        return self.unique(scope, name or op_type)
+
+    def unique(self, scope: str, name: str) -> str:
+        """A name for an operator or a scope that none has yet, by the rule of TensorFlow's graphs: case does not count."""
+        whole = (scope + "/" if scope else "") + name
+        key = whole.lower()
+        count = self._used.get(key, 0)
+        self._used[key] = count + 1
+        if not count:
+            return whole
+        while "%s_%d" % (key, count) in self._used:
+            count += 1
+        self._used["%s_%d" % (key, count)] = 1
+        return "%s_%d" % (whole, count)
+
+    def begin_iteration(self, iteration: int, before: Dict[str, int]) -> None:
+        """The body of a loop runs again: its names start again from those given before the loop."""
+        self.iteration = iteration
+        self._used = dict(before)
+
+    def given(self) -> Dict[str, int]:
+        """The names given so far, to go back to."""
+        return dict(self._used)
+
+
+def install_scopes(names: Callable[[], Any], scope_now: Callable[[], str]) -> List[Callable[[], None]]:
+    """Open the scopes that a graph would have.
+
+    Args:
+        names: the GraphNames of the present thread, or None where it is not observed.
+        scope_now: the present name scope.
+
+    Returns:
+        what undoes it.
+    """
+    internals = compat.internals()
+    if not (internals.has("open_scope") and internals.has("scope_class")):
+        return []
+    real, kind = internals.get("open_scope"), internals.get("scope_class")
+    real_enter, context = kind.__enter__, internals.get("context")
+
+    def open_scope(name: Any, default_name: Any = None, values: Any = None, skip_on_eager: bool = True) -> Any:
+        wanted = default_name if name is None else name
+        if names() is None or not isinstance(wanted, str) or not context().executing_eagerly():
+            return real(name, default_name, values, skip_on_eager)
+        return kind(wanted)
+
+    def enter(scope: Any) -> Any:
+        name, given = scope._name, names()
+        # layers are entered again and again under their own names; a trailing slash makes a name absolute
+        if given is None or not name or name.endswith("/") or not context().executing_eagerly() or compat.is_keras(sys._getframe(1)):
+            return real_enter(scope)
+        scope._name = given.unique(scope_now(), name) + "/"
+        try:
+            return real_enter(scope)
+        finally:
+            scope._name = name
+
+    return [internals.replace("open_scope", open_scope), compat.patch(kind, "__enter__", enter)]
+
+
+def install_loops(names: Callable[[], Any]) -> List[Callable[[], None]]:
+    """Let the body of ``tf.while_loop`` name its operators as one graph does, whatever the iteration. Returns what undoes it."""
+    return [compat.patch(place, "while_loop", _observed_loop(place.while_loop, names)) for place in compat.loop_places()]
+
+
+def _observed_loop(real: Callable[..., Any], names: Callable[[], Any]) -> Callable[..., Any]:
+    def while_loop(cond: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        given = names()
+        if given is None or hasattr(body, "_observed_body"):  # TensorFlow's loop functions call each other
+            return real(cond, body, *args, **kwargs)
+        state: List[Tuple[int, Dict[str, int]]] = []
+        outer = given.iteration
+
+        def observed(*variables: Any, **named: Any) -> Any:
+            if not state:
+                state.append((0, given.given()))
+            iteration, before = state[0]
+            given.begin_iteration(iteration, before)
+            state[0] = (iteration + 1, before)
+            return body(*variables, **named)
+
+        observed._observed_body = True  # type: ignore[attr-defined]
+        try:
+            return real(cond, observed, *args, **kwargs)
+        finally:
+            given.iteration = outer
+
+    return while_loop
