@@ -131,15 +131,19 @@ def _(s: Setting) -> Fault:
     first, out = s.dense("first", np.eye(n)), s.dense("out", np.full((n, 1), 1e-3), dtype="float32")
 
     class Net(s.keras.Model):  # type: ignore[misc, name-defined]  # a functional model of Keras 3 hands its own ``training`` to every layer
+        def __init__(self, **details: Any) -> None:
+            super().__init__(**details)
+            self.a, self.b, self.c = first, hot, out
+
         def call(self, x: Any, training: Optional[bool] = None) -> Any:
-            return out(hot(first(x), training=False))
+            return self.c(self.b(self.a(x), training=False))
 
     model = Net(name=s.name("net"))
     model(np.zeros((1, n), np.float32))
     place = s.at(n)
     mean = _with(np.zeros(n), place, INF)
     training = Between(s, s.compile(model), _poison(s, hot, 2, mean), good=s.uniform((BATCH, n)))
-    truth = Truth("Mul", s.path("net/hot/batchnorm/mul_2"), origin="variable", element=place, value=INF, start=START, source=_variable(s, "hot", "moving_mean"))
+    truth = Truth("Mul", s.path("net/hot/batchnorm/mul_2"), origin="variable", element=place, value=INF, start=START, source=s.path("net/hot/moving_mean"))
     return Fault(training, truth, Hand([], mean))
 
 
