@@ -893,7 +893,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, Truth("Exp", s.path("net/block/hot/Exp"), start=4, advice="exponent"), Hand([f16(bad)], quiet(np.exp, f16(bad))))
 
 
-@fault("sequential_model")
+@fault("inside_a_sequential_model")
 def _(s: Setting) -> Fault:
     """A Sequential model."""
     n = s.size(4)
