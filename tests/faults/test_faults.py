@@ -5,6 +5,7 @@ from typing import Any, List, Tuple
 
 import pytest
 
+from faults import __main__ as table
 from faults import kit
 
 pytestmark = pytest.mark.tensorflow
@@ -25,5 +26,17 @@ def test_case(name: str, variant: str, tmp_path: Any) -> None:
     assert wrong == [], "%s: %s" % (case.about, "; ".join(wrong))
 
 
-def test_each_fault_says_how_its_truth_is_known() -> None:
+def test_the_usual_means_agree_where_they_can() -> None:
+    """Type and full name of each operator to blame are what enable_check_numerics blames, or the case says why that is wrong.
+
+    Of variables and batches it names the operator that hands them to the graph, never their consumer.
+    """
+    answers = table.check_numerics([case.name for case in CASES if case.kind == "fault" and case.runs_here() and case.numerics is None])
+    differ = {name: answer["found"] for name, answer in answers.items() if not answer["right"] and answer.get("origin", "operator") == "operator"}
+    assert differ == {}
+
+
+def test_there_are_enough_cases() -> None:
+    assert sum(case.kind == "fault" for case in CASES) >= 60
+    assert sum(case.kind == "healthy" for case in CASES) >= 20
     assert all(case.about for case in CASES)
