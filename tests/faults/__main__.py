@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-from . import kit  # noqa: E402
+from . import kit
 
 FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -49,7 +49,8 @@ def child(names: List[str]) -> None:
             if case.kind == "fault":
                 with kit.under_policy(case.policy):
                     truth = kit.build(case, "plain").truth
-            answer: Dict[str, Any] = {"name": name, "found": list(found), "right": numerics_right(case, truth, found), "origin": truth.origin if truth else None}
+            right = numerics_right(case, truth, found)
+            answer: Dict[str, Any] = {"name": name, "found": list(found), "right": right, "origin": truth.origin if truth else None}
         except Exception as error:
             answer = {"name": name, "found": ["error", "%s: %s" % (type(error).__name__, str(error)[:120])], "right": False}
         sys.stdout.write("\n@" + json.dumps(answer) + "\n")
@@ -61,7 +62,8 @@ def check_numerics(names: List[str]) -> Dict[str, Dict[str, Any]]:
     answers: Dict[str, Dict[str, Any]] = {}
     waiting = list(names)
     while waiting:
-        ran = subprocess.run([sys.executable, "-m", "tests.faults", "--child", *waiting], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=FOLDER, check=False)
+        command = [sys.executable, "-m", "tests.faults", "--child", *waiting]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=FOLDER, check=False)
         for line in ran.stdout.decode(errors="replace").splitlines():
             if line.startswith("@"):
                 answer = json.loads(line[1:])
@@ -75,7 +77,8 @@ def check_numerics(names: List[str]) -> Dict[str, Dict[str, Any]]:
 
 def main() -> int:
     """Run what was asked for and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Planted faults and healthy runs: this package and check_numerics side by side.")
+    about = "Planted faults and healthy runs: this package and check_numerics side by side."
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=about)
     parser.add_argument("words", nargs="*", help="only cases whose name holds one of these, or of this module (forward, healthy, …)")
     parser.add_argument("--ours", action="store_true", help="this package only")
     parser.add_argument("--plain", action="store_true", help="neither renamed nor cured nor forced runs")
@@ -108,7 +111,7 @@ def main() -> int:
             their = theirs.get(case.name)
             right[case.kind][0] += not wrong
             right[case.kind][1] += bool(their and their["right"])
-            said = "" if their is None else "right" if their["right"] else "WRONG: %s" % (" ".join(str(part) for part in their["found"]) if their["found"][0] else "says nothing")
+            said = "" if their is None else "right" if their["right"] else "WRONG: %s" % " ".join(str(part) for part in their["found"] if part is not None)
             sys.stdout.write("%-9s %-40s %-22s %s\n" % (case.kind, case.name, "WRONG: " + ", ".join(wrong) if wrong else "right", said))
             sys.stdout.flush()
     for text in complaints:
@@ -117,8 +120,9 @@ def main() -> int:
     for kind in ("fault", "healthy"):
         count = sum(case.kind == kind for case in cases)
         sys.stdout.write("%-9s %8d %14d %16s\n" % (kind, count, right[kind][0], "-" if given.ours else right[kind][1]))
+    manner = "each as it is" if given.plain else "each in every variant"
     total = right["fault"][0] + right["healthy"][0]
-    sys.stdout.write("\nright: %d of %d (%s), in %d s\n" % (total, len(cases), "each as it is" if given.plain else "each in every variant", time.time() - began))
+    sys.stdout.write("\nright: %d of %d (%s), in %d s\n" % (total, len(cases), manner, time.time() - began))
     return 0 if total == len(cases) and cases else 1
 
 

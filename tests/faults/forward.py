@@ -238,7 +238,7 @@ def _(s: Setting) -> Fault:
     def body(x: Any) -> Any:
         return s.tf.transpose(s.tf.math.unsorted_segment_sum(s.tf.transpose(x), ids, 2))
 
-    by_hand = np.stack([quiet(lambda: np.add.reduce(f16(bad)[:, ids == i], 1, dtype=np.float16)) for i in range(2)])
+    by_hand = quiet(lambda: np.stack([np.add.reduce(f16(bad)[:, ids == i], 1, dtype=np.float16) for i in range(2)]))
     return planted(s, body, "UnsortedSegmentSum", "UnsortedSegmentSum", bad, by_hand, float32=True)
 
 
@@ -355,7 +355,8 @@ def _(s: Setting) -> Fault:
     """log(x + 1e-8): the epsilon is 0 in float16."""
     bad = hot_batch(s, 0.0)
     epsilon = 1e-4 if s.cured else 1e-8
-    return planted(s, lambda x: s.tf.math.log(x + epsilon), "Log", "Log", bad, quiet(np.log, f16(bad) + np.float16(1e-8)), value=-INF, advice="log_or_reciprocal")
+    by_hand = quiet(np.log, f16(bad) + np.float16(1e-8))
+    return planted(s, lambda x: s.tf.math.log(x + epsilon), "Log", "Log", bad, by_hand, value=-INF, advice="log_or_reciprocal")
 
 
 @fault("log_of_a_negative")
@@ -452,7 +453,11 @@ def _(s: Setting) -> Fault:
 def _(s: Setting) -> Fault:
     """log(1 + exp(x)) at 15. Cure: TensorFlow's softplus."""
     bad = hot_batch(s, 15.0)
-    return planted(s, lambda x: s.tf.nn.softplus(x) if s.cured else s.tf.math.log(1.0 + s.tf.exp(x)), "Exp", "Exp", bad, quiet(np.exp, f16(bad)), advice="exponent")
+
+    def body(x: Any) -> Any:
+        return s.tf.nn.softplus(x) if s.cured else s.tf.math.log(1.0 + s.tf.exp(x))
+
+    return planted(s, body, "Exp", "Exp", bad, quiet(np.exp, f16(bad)), advice="exponent")
 
 
 @fault("cosh_of_features")
@@ -762,9 +767,10 @@ def recurrent(s: Setting, kind: str, gates: Sequence[float], recurrent_gates: Se
         recurrent_initializer=s.constant(weights * (1e-3 if s.cured else 1)), bias_initializer="zeros", **more)  # fmt: skip
     training = Fit(s.compile(s.model(inputs, s.head(layer(h), 1e-9))), good=np.zeros_like(bad), bad=bad, start=4)
     state, product = np.float16(0), np.float16(0)
-    while np.isfinite(product):  # gates are 0 or 1 here: a state of the hot example is 40 n + 8 units * state (LSTM: plus the cell before)
-        state = quiet(lambda: np.float16(np.float16(40 * n) + product) + (state if kind == "LSTM" else np.float16(0)))
-        product = quiet(np.multiply, np.float16(8 * units), state)
+    with np.errstate(all="ignore"):
+        while np.isfinite(product):  # gates are 0 or 1 here: a state of the hot example is 40 n + 8 units * state (LSTM: plus the cell before)
+            state = np.float16(40 * n) + product + (state if kind == "LSTM" else np.float16(0))
+            product = np.float16(8 * units) * state
     by_hand = np.zeros((BATCH, weights.shape[1]))
     by_hand[1, weights[0] != 0] = product
     return Fault(training, Truth("MatMul", s.path("net", "hot") + "/" + name, value=INF, start=4), Hand([f16(state), f16(weights)], by_hand))

@@ -9,7 +9,6 @@ import numpy as np
 from .forward import hot_batch, planted, quiet
 from .kit import BATCH, INF, Fault, Fit, Hand, Setting, Truth, f16, fault
 
-
 # --- harmless going forward only ---------------------------------------------------------------------------------------------------------
 
 
@@ -28,7 +27,11 @@ def _(s: Setting) -> Fault:
 def _(s: Setting) -> Fault:
     """1 / (1 + exp(-x)) at -15 is 0 going forward and NaN going back."""
     bad = hot_batch(s, -15.0)
-    return planted(s, lambda x: s.tf.sigmoid(x) if s.cured else 1.0 / (1.0 + s.tf.exp(-x)), "Exp", "Exp", bad, quiet(np.exp, -f16(bad)), value=INF, advice="exponent")
+
+    def body(x: Any) -> Any:
+        return s.tf.sigmoid(x) if s.cured else 1.0 / (1.0 + s.tf.exp(-x))
+
+    return planted(s, body, "Exp", "Exp", bad, quiet(np.exp, -f16(bad)), value=INF, advice="exponent")
 
 
 @fault("weight_of_zero")
@@ -78,7 +81,8 @@ def _(s: Setting) -> Fault:
     model = s.compile(s.model(inputs, s.head(s.layer("last", lambda x: s.tf.reduce_mean(x, 1))(h), 1e-6)))
     hot = f16(bad)  # rows of one example are equal where it is hot, so attention gives them back
     hot[[0, 2, 3]] = 0
-    return Fault(Fit(model, good=s.uniform(bad.shape), bad=bad, start=4), Truth("Square", s.path("net/hot/Square"), value=INF, start=4), Hand([hot], quiet(np.square, hot)))
+    truth = Truth("Square", s.path("net/hot/Square"), value=INF, start=4)
+    return Fault(Fit(model, good=s.uniform(bad.shape), bad=bad, start=4), truth, Hand([hot], quiet(np.square, hot)))
 
 
 @fault("overflow_before_a_mask", numerics="it blames the harmless mask")
@@ -145,7 +149,9 @@ def _(s: Setting) -> Fault:
 
 @fault("layer_used_twice", numerics="in Keras 3 it names another scope for each call, hot_1/Square")
 def _(s: Setting) -> Fault:
-    """One layer is called twice, its second call overflows: 160 000 after 400. Operators are counted below the layer's scope (Keras 3's graph numbers the scopes instead)."""
+    """One layer is called twice, its second call overflows: 160 000 after 400. Operators are counted below the layer's scope.
+
+    (Keras 3's graph numbers the scopes instead.)"""
     bad = hot_batch(s, 20.0)
     n = bad.shape[1]
     inputs = s.keras.Input((n,), name=s.name("features"))

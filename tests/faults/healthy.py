@@ -20,13 +20,13 @@ def quiet_layer(s: Setting, body: Callable[[Any], Any], shape: Any = None, batch
 def sharp(s: Setting, growth: int = 2000, scale: float = 16.0) -> Any:
     """A model that overflows for features of 12 only."""
     n = s.size(4)
-    return s.compile(s.net(n, s.tf.exp, 1e-6), optimizer=s.optimizer(scale, growth=growth)), s.uniform((BATCH, n)), n
+    return s.compile(s.net(n, s.tf.exp, 1e-6), optimizer=s.optimizer(scale, growth=growth)), s.uniform((BATCH, n))
 
 
 @healthy("sporadic_1_in_30", options={"warmup": 20, "patience": 5, "window": 100}, forced=(5, 6))
 def _(s: Setting) -> Healthy:
     """One batch in thirty overflows: the step is skipped, the scale halves, that is all."""
-    model, good, n = sharp(s, scale=2.0**15)
+    model, good = sharp(s, scale=2.0**15)
     bad = good.copy()
     bad[1, 1] = 12.0
     batches = [(bad if step % 30 == 29 else good, np.zeros((BATCH, 1), np.float32)) for step in range(130)]

@@ -28,7 +28,7 @@ What belongs to it:
 * **Healthy runs** use ``@healthy("…")`` and return ``Healthy(training)``; they are run as they are, renamed, and with collection forced by ``at_steps``.
 * **A training** is ``Fit`` (a compiled model; batches ``good`` before step ``start``, ``bad`` from then on) or ``Loop`` (a function that trains by itself, run
   inside ``overflow_dump``; ``s.scaled`` and ``s.unscaled`` are the loss scaling of this Keras) or anything with ``train(**options) -> Outcome`` and ``run()``.
-* Options of the watch for one case: ``@fault("…", options={"warmup": 20})``. Precision policy: ``policy="float32"``. Only on some versions: ``versions=">=2.11"``.
+* Options of the watch for one case: ``@fault("…", options={"warmup": 20})``. Precision policy: ``policy="float32"``. Versions: ``versions=">=2.11"``.
 * ``Fault(..., check=function)``: anything else that must hold, given the ``Outcome``, returns a list of complaints.
 
 Cases live in modules of this folder that ``MODULES`` lists. ``python -m tests.faults`` prints the table, ``test_faults.py`` runs them as tests.
@@ -544,7 +544,8 @@ def judge_healthy(outcome: Outcome) -> List[str]:
     wrong = _failures(outcome)
     for report in outcome.reports:
         first = report.first
-        wrong.append("a report: %s" % ("%s %s (%s, %s)" % (first.op_type, first.op_name, first.phase, first.origin) if first else "nothing blamed, %s" % report.reason))
+        blamed = "%s %s (%s, %s)" % (first.op_type, first.op_name, first.phase, first.origin) if first else "nothing blamed, %s" % report.reason
+        wrong.append("a report: %s" % blamed)
     if outcome.state != "watching" and not outcome.reports:
         wrong.append("state is %s: %s" % (outcome.state, outcome.said.strip()[-600:]))
     if "overflow is frequent" in outcome.said:
