@@ -13,7 +13,7 @@ from typing import List, Set
 
 PINS = ("tensorflow==2.6.5", "keras==2.6.0", "numpy==1.19.5", "protobuf==3.19.6", "six==1.15.0")
 TYPING_EXTENSIONS = ("3.7.4.3", "3.10.0.2")
-OURS = ("npu-overflow", "rich")
+OURS = ("npu-overflow", "rich", "jinja2", "jsonschema")
 
 
 def pip(folder: Path, *arguments: str) -> str:

@@ -22,7 +22,8 @@ def problems(wheel: Path) -> List[str]:
         scripts = archive.read(info + "/entry_points.txt").decode()
     version = re.search(r'__version__ = "([^"]+)"', (SOURCE / PACKAGE / "version.py").read_text(encoding="utf-8"))
     expected = {path.relative_to(SOURCE).as_posix() for path in (SOURCE / PACKAGE).rglob("*.py") if "__pycache__" not in path.parts}
-    expected |= {PACKAGE + "/py.typed"}
+    data = ("py.typed", "report/schema_1.json", "report/templates/*")
+    expected |= {path.relative_to(SOURCE).as_posix() for pattern in data for path in (SOURCE / PACKAGE).glob(pattern)}
 
     wrong = ["it lacks " + name for name in sorted(expected - names)]
     wrong += ["it holds " + name for name in sorted(names - expected) if not name.startswith((info + "/", PACKAGE + "/"))]
@@ -38,7 +39,7 @@ def problems(wheel: Path) -> List[str]:
         wrong.append("it has no LICENSE")
     always = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     named = {re.split(r"[^A-Za-z0-9_-]", line)[0] for line in always}
-    if named != {"numpy", "protobuf", "rich"}:
+    if named != {"jinja2", "numpy", "protobuf", "rich"}:
         wrong.append("it always installs " + ", ".join(sorted(named)))
     return wrong
 

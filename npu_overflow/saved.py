@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import sys
 from typing import Any, Dict, Optional
@@ -9,7 +10,7 @@ from typing import Any, Dict, Optional
 from npu_overflow.manifest import Manifest, plain
 from npu_overflow.options import WatchOptions
 from npu_overflow.report import texts
-from npu_overflow.report.model import LossScale, Remark, Report
+from npu_overflow.report.model import Remark, Report
 from npu_overflow.version import __version__
 
 __all__ = ["analyzed", "empty", "plain_options", "save", "shown", "versions"]
@@ -24,6 +25,8 @@ def analyzed(folder: str, manifest: Manifest) -> Report:
 
 def empty(folder: str, manifest: Manifest) -> Report:
     """The report of a collection that wrote nothing: why, and what the watch saw of the loss scale."""
+    from npu_overflow.analysis import runfacts
+
     return Report(
         path=folder,
         version=__version__,
@@ -31,21 +34,26 @@ def empty(folder: str, manifest: Manifest) -> Report:
         rank=manifest.rank,
         world_size=manifest.world_size,
         remarks=tuple(Remark(texts.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
-        loss_scale=LossScale(tuple(manifest.drops), manifest.rate, tuple(str(item.get("name")) for item in manifest.optimizers)),
+        loss_scale=runfacts.loss_scale_of([manifest]),
         reason=manifest.reason,
     )
 
 
 def save(report: Report, folder: str, manifest: Manifest, language: str) -> Optional[str]:
-    """Write ``report.json`` and ``report.txt`` into ``folder``; returns the path of the text, or None where the disk refuses."""
+    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path of the text, or None where the disk refuses."""
     import io
 
     text = io.StringIO()
     report.print(file=text, language=language)
     several = "-%d" % manifest.rank if manifest.world_size > 1 else ""
+    contents = [("report%s.json" % several, report.to_json())]
+    page = _page(report, language)
+    if page is not None:
+        contents.append(("report%s.html" % several, page))
+    contents.append(("report%s.txt" % several, text.getvalue()))
     path = None
     try:
-        for name, content in (("report%s.json" % several, report.to_json()), ("report%s.txt" % several, text.getvalue())):
+        for name, content in contents:
             path = os.path.join(folder, name)
             aside = os.path.join(folder, ".%s.part" % name)
             with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -55,6 +63,17 @@ def save(report: Report, folder: str, manifest: Manifest, language: str) -> Opti
     except OSError:
         return None
     return path
+
+
+def _page(report: Report, language: str) -> Optional[str]:
+    """The HTML report, or None where it can't be made: the others matter more."""
+    from npu_overflow.report import html
+
+    try:
+        return html.render(report, language)
+    except Exception as error:
+        logging.getLogger("npu_overflow").warning("report.html was not written: %s: %s", type(error).__name__, error)
+        return None
 
 
 def shown(path: str) -> str:

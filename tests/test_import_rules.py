@@ -24,13 +24,14 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "policy": ("errors", "loss_scale"),
     "manifest": ("errors",),
     "ranks": ("errors",),
+    "restart": ("errors",),
     "loss_scale": ("errors",),
     "dump_config": ("errors", "options", "ranks"),
     "dump": ("errors",),
     "analysis": ("errors", "dump", "manifest", "report.model"),
     "report": ("errors",),
     "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "dump_config", "ranks"),
-    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
+    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved", "restart"),
     "saved": ("errors", "options", "manifest", "analysis", "report"),
     "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
     "launcher": ("*",),
@@ -56,6 +57,7 @@ LIBRARIES: Dict[str, Tuple[str, ...]] = {
     "google": ("dump",),
     "rich": ("report", "cli"),
     "jinja2": ("report",),
+    "markupsafe": ("report",),  # comes with jinja2
     "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
     "IPython": ("collectors", "launcher", "ranks", "session", "watch"),
 }

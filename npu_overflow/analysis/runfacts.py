@@ -119,7 +119,14 @@ def loss_scale_of(manifests: List[Manifest]) -> Optional[LossScale]:
             name = optimizer.get("name")
             if isinstance(name, str) and name not in names:
                 names.append(name)
-    return LossScale(tuple((int(step), float(before), float(after)) for step, before, after in drops), max(rates, default=None), tuple(names))
+    triggers = [step for step in ((manifest.trigger or {}).get("step") for manifest in manifests) if isinstance(step, int) and not isinstance(step, bool)]
+    return LossScale(
+        drops=tuple((int(step), float(before), float(after)) for step, before, after in drops),
+        rate=max(rates, default=None),
+        optimizers=tuple(names),
+        trigger_step=min(triggers, default=None),
+        kept_steps=tuple(sorted({step for manifest in manifests for step in manifest.kept_steps})),
+    )
 
 
 def host_of(manifests: List[Manifest], core: Optional[str]) -> Optional[Mapping[str, Any]]:

@@ -56,7 +56,7 @@ def _version_before_38(distribution: str) -> Optional[str]:
 
 def needed() -> List[Tuple[str, str, str]]:
     """(name, least version, version it must be below or "") of the packages that ``npu_overflow`` needs, as in its metadata."""
-    return [("numpy", "1.19.2", ""), ("protobuf", "3.9.2", ""), ("rich", "10.16.2", "")]
+    return [("numpy", "1.19.2", ""), ("protobuf", "3.9.2", ""), ("rich", "10.16.2", ""), ("jinja2", "3.0", "")]
 
 
 def within(found: str, least: str, below: str) -> bool:

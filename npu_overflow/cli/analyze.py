@@ -6,7 +6,7 @@ import sys
 from typing import Any, Callable, List, Optional
 
 from npu_overflow.cli import _shell
-from npu_overflow.errors import NpuOverflowError
+from npu_overflow.errors import NpuOverflowError, UsageError
 from npu_overflow.options import DEFAULT_DUMP_PATH
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
@@ -25,6 +25,7 @@ FOUND = 3
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
     parser.add_argument("path", nargs="*", metavar="PATH", help=say("cli.analyze.path", default=DEFAULT_DUMP_PATH))
     parser.add_argument("--json", action="store_true", help=say("cli.analyze.json"))
+    parser.add_argument("--html", metavar="FILE", help=say("cli.analyze.html"))
     parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.analyze.limit", default=LIMIT))
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
@@ -38,7 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     paths = arguments.path or [DEFAULT_DUMP_PATH]
     language = arguments.language or texts.language_of_user()
-    limit: Optional[int] = arguments.limit if arguments.json or arguments.limit is not None else LIMIT
+    if arguments.html and len(paths) > 1:
+        raise UsageError("analyze.html_one", count=len(paths))
+    everything = arguments.json or arguments.html
+    limit: Optional[int] = arguments.limit if everything or arguments.limit is not None else LIMIT
     reports: List[Report] = []
     status = 0
     for path in paths:
@@ -49,8 +53,10 @@ def run(arguments: argparse.Namespace) -> int:
             status = max(status, _shell.complain_of(error, language))
             continue
         reports.append(report)
+        if arguments.html:
+            report.to_html(arguments.html, language)
         if not arguments.json and not arguments.quiet:
-            _print(report, len(paths) > 1, limit, language)
+            _print(report, len(paths) > 1, arguments.limit if arguments.limit is not None else LIMIT, language, arguments.html)
     if arguments.json and reports:
         _print_json(reports, len(paths) > 1)
     if status == 0 and arguments.exit_code and any(found_overflow(report) for report in reports):
@@ -63,13 +69,13 @@ def found_overflow(report: Report) -> bool:
     return report.first is not None or report.reason is not None
 
 
-def _print(report: Report, several: bool, limit: Optional[int], language: str) -> None:
+def _print(report: Report, several: bool, limit: int, language: str, saved: Optional[str]) -> None:
     from npu_overflow.report.escape import clean
     from npu_overflow.report.terminal import print_report
 
     if several:
         _shell.write_out("== %s\n" % clean(report.path))
-    print_report(report, language=language, limit=limit)
+    print_report(report, language=language, limit=limit, saved=saved)
     if several:
         _shell.write_out("\n")
 

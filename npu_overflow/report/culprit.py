@@ -10,12 +10,12 @@ from npu_overflow.report.model import Operator
 from npu_overflow.report.screen import Fact, Screen
 from npu_overflow.report.tensors import tensor_lines
 
-__all__ = ["VERDICT_STYLES", "advice_text", "show_culprit"]
+__all__ = ["AI_CORES", "CODE_INDENT", "VERDICT_STYLES", "advice_text", "facts_of", "show_culprit"]
 
 #: blanks before a line of code in an advice text; two are enough on a screen
 CODE_INDENT = 4
 
-_AI_CORES = ("AI Core", "AIC", "AIV")
+AI_CORES = ("AI Core", "AIC", "AIV")
 
 VERDICT_STYLES: Dict[str, str] = {
     "computed_here": "type",
@@ -33,14 +33,14 @@ def show_culprit(screen: Screen, first: Operator, language: str, ranks: int = 1)
     screen.blank()
     screen.add(*_verdict(first, language), margin="  ")
     screen.blank()
-    facts = _facts_of(first, language, ranks)
+    facts = facts_of(first, language, ranks)
     screen.facts([(texts.say("report.fact." + name, language), text, style, is_name) for name, text, style, is_name in facts])
     _tensors(screen, first, language)
     _advice(screen, first, language)
 
 
 def _headline(screen: Screen, first: Operator, language: str) -> None:
-    kind = "report.title." + (first.origin if first.origin != "operator" else "ai_core" if first.core in _AI_CORES else "operator")
+    kind = "report.title." + (first.origin if first.origin != "operator" else "ai_core" if first.core in AI_CORES else "operator")
     screen.add((texts.say(kind if texts.known(kind) else "report.title.operator", language), "title"))
     if first.origin != "operator":
         _origin(screen, first, language)
@@ -69,7 +69,8 @@ def _verdict(operator: Operator, language: str) -> Line:
     return [(sentence, VERDICT_STYLES.get(operator.verdict, ""))]
 
 
-def _facts_of(first: Operator, language: str, ranks: int) -> List[Fact]:
+def facts_of(first: Operator, language: str, ranks: int) -> List[Fact]:
+    """What is known of the finding: (name of the fact, text, style, whether the text is a name); the same facts in every language."""
     figure, meaning = wording.status(first, language)
     comma = "，" if language == "zh" else ", "
     facts: List[Fact] = [("core", wording.core_text(first), "", False)]

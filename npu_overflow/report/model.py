@@ -127,11 +127,21 @@ class Remark:
 
 @dataclass(frozen=True)
 class LossScale:
-    """What the watch saw of the loss scale: drops as (step, before, after), the rate of overflowing steps, optimizers watched."""
+    """What the watch saw of the loss scale.
+
+    Args:
+        drops: falls as (training step, before, after).
+        rate: overflowing steps as a part of all.
+        optimizers: names of those watched.
+        trigger_step: training step at which overflow was judged frequent, or None.
+        kept_steps: training steps whose overflow was collected.
+    """
 
     drops: Tuple[Tuple[int, float, float], ...] = ()
     rate: Optional[float] = None
     optimizers: Tuple[str, ...] = ()
+    trigger_step: Optional[int] = None
+    kept_steps: Tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -212,6 +222,24 @@ class Report:
         from npu_overflow.report import terminal
 
         terminal.print_report(self, file=file, language=language)
+
+    def to_html(self, path: str, language: Optional[str] = None) -> str:
+        """Write the report as one HTML file that opens offline, aside first and then renamed; both languages are in it.
+
+        Args:
+            path: the file; one that exists is replaced.
+            language: the one shown first, "en" or "zh" (default: the user's).
+
+        Returns:
+            ``path``.
+
+        Raises:
+            MissingExtra: jinja2 is not installed.
+            OSError: the file can't be written.
+        """
+        from npu_overflow.report.html import write_html
+
+        return write_html(self, path, language)
 
 
 #: outside strings JSON has none of these: control characters past ASCII, zero width and bidi characters, separators, surrogates

@@ -9,7 +9,7 @@ from npu_overflow.report.flow import Line, cells, indent, join, pad, plain, wrap
 from npu_overflow.report.model import TensorSummary
 from npu_overflow.report.wording import not_decoded, number, shape, value_at
 
-__all__ = ["MOST_ROWS", "has_overflow", "named_lines", "tensor_lines"]
+__all__ = ["MOST_ROWS", "has_overflow", "kept_tensors", "named_lines", "tensor_lines"]
 
 #: tensors of one side that are shown; those with overflow values come first
 MOST_ROWS = 8
@@ -32,7 +32,7 @@ def tensor_lines(inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummar
     rows: List[Named] = []
     cut: List[Line] = []
     for side, tensors in (("input", inputs), ("output", outputs)):
-        kept = _kept(tensors)
+        kept = kept_tensors(tensors)
         rows.extend(("%s.%d" % (side, tensor.index), tensor) for tensor in kept)
         left = [tensor for tensor in tensors if not any(tensor is item for item in kept)]
         if left:
@@ -52,12 +52,12 @@ def named_lines(rows: Sequence[Named], width: int, language: str) -> List[Line]:
     return _blocks(rows, width, language)
 
 
-def _kept(tensors: Sequence[TensorSummary]) -> List[TensorSummary]:
-    """At most MOST_ROWS of them in their order; those with overflow values before the others."""
-    if len(tensors) <= MOST_ROWS:
+def kept_tensors(tensors: Sequence[TensorSummary], most: int = MOST_ROWS) -> List[TensorSummary]:
+    """At most ``most`` of them in their order; those with overflow values before the others."""
+    if len(tensors) <= most:
         return list(tensors)
     order = sorted(range(len(tensors)), key=lambda i: (not has_overflow(tensors[i]), i))
-    return [tensors[i] for i in sorted(order[:MOST_ROWS])]
+    return [tensors[i] for i in sorted(order[:most])]
 
 
 def _shape_text(tensor: TensorSummary, language: str) -> str:

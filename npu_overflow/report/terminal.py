@@ -13,7 +13,7 @@ from npu_overflow.report.model import Operator, Report
 from npu_overflow.report.screen import Screen
 from npu_overflow.report.tensors import has_overflow
 
-__all__ = ["next_command_of", "print_report"]
+__all__ = ["next_command_of", "print_report", "quoted", "worst"]
 
 #: problems and remarks that are listed
 MOST_PROBLEMS, MOST_REMARKS = 8, 6
@@ -59,8 +59,13 @@ def next_command_of(report: Report) -> Optional[str]:
         return None
     # files are relative to the path, or to its folder where one file was analyzed
     folder = os.path.dirname(report.path) if os.path.isfile(report.path) else report.path
-    path = os.path.join(folder, first.dump_file)
-    return "npu-overflow show " + shlex.quote(path) if clean(path, len(path)) == path else None
+    path = quoted(os.path.join(folder, first.dump_file))
+    return None if path is None else "npu-overflow show " + path
+
+
+def quoted(path: str) -> Optional[str]:
+    """``path`` as a shell takes it, or None where it can't be typed."""
+    return shlex.quote(path) if clean(path, len(path)) == path else None
 
 
 # -- nothing to blame
@@ -122,12 +127,12 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
     screen.add_items(items, inner)
     if operator.inherited_from:
         screen.add((texts.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)
-    found = _worst(operator)
+    found = worst(operator)
     if found:
         screen.add((found, "dim"), margin=inner)
 
 
-def _worst(operator: Operator) -> str:
+def worst(operator: Operator) -> str:
     """The first tensor of an operator that holds an overflow value, in a few words."""
     for side, tensors in (("output", operator.outputs), ("input", operator.inputs)):
         for tensor in tensors or ():

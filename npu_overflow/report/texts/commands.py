@@ -29,7 +29,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "dump 目录的根、其中任意子目录或单个文件（默认：{default}）",
     ),
     "cli.analyze.json": ("print JSON (schema 1) instead of text; a list where several paths are given", "输出 JSON（schema 1）而非文本；给出多个路径时为列表"),
-    "cli.analyze.limit": ("operators to open and show (default: {default}; with --json all)", "打开并显示的算子个数（默认：{default}；使用 --json 时为全部）"),
+    "cli.analyze.html": (
+        "write the report as one HTML file that opens offline; the terminal report is printed too",
+        "将报告写成一个可离线打开的 HTML 文件；终端报告照常输出",
+    ),
+    "cli.analyze.limit": (
+        "operators to open and show (default: {default}; with --json and --html all)",
+        "打开并显示的算子个数（默认：{default}；使用 --json 或 --html 时为全部）",
+    ),
     "cli.analyze.run": ("time folder of the run to analyze, or all (default: the newest run)", "要分析的运行的时间目录名，或 all（默认：最新一次运行）"),
     "cli.analyze.mode": ("overflow mode of the dump, where it can't be told from the records", "dump 的溢出模式，用于无法从记录判断的情况"),
     "cli.analyze.exit_code": ("exit with status 3 if an overflow was found", "发现溢出时以状态码 3 退出"),

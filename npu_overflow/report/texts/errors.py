@@ -116,6 +116,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "run the model in one process to collect; npu-overflow analyze reads dumps made elsewhere.",
         "请在单进程中运行模型进行采集；npu-overflow analyze 可分析在别处生成的 dump。",
     ),
+    "analyze.html_one": ("--html writes one report, but {count} paths were given.", "--html 只写一份报告，但给出了 {count} 个路径。"),
+    "analyze.html_one.hint": ("Give one path, or run the command once for each.", "请只给一个路径，或对每个路径分别运行。"),
     "mixlist.host": (
         "No file for modify_mixlist can be made from {path}: it lists operator types of CANN, and this tree comes from TensorFlow's own operators.",
         "无法由 {path} 生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。",

@@ -1,0 +1,374 @@
+"""What the HTML page shows, as plain values in both languages: (English, Chinese) pairs, numbers as text, names made harmless."""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from npu_overflow.report import charts, culprit, lineage, terminal, texts, wording
+from npu_overflow.report.escape import clean
+from npu_overflow.report.model import Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.tensors import has_overflow, kept_tensors
+
+__all__ = ["View"]
+
+Pair = Tuple[str, str]
+
+#: characters of a name in a table, and in a headline
+_SHORT, _LONG = 240, 1000
+#: advice of the finding that is shown
+_MOST_ADVICE = 12
+
+_VERDICTS = ("computed_here", "inherited", "internal", "padding_only", "absorbed", "unknown")
+_TONES = {"computed_here": "bad", "internal": "bad", "inherited": "warn", "unknown": "warn", "padding_only": "good", "absorbed": "good"}
+
+
+def _in_both(make: Callable[[str], str]) -> Pair:
+    return make("en"), make("zh")
+
+
+def _said(code: str, **values: Any) -> Pair:
+    return texts.say(code, "en", **values), texts.say(code, "zh", **values)
+
+
+class View:
+    """One report, prepared for the template."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.spread = lineage.spread(report)
+        self.links, self.links_left = lineage.chain(report)
+        # an entry can stand twice in a report: by identity, each has its first place
+        self._numbers = {id(operator): number for number, operator in reversed(list(enumerate(report.operators, 1)))}
+
+    def lists(self) -> Dict[str, Sequence[Any]]:
+        """The lists that can be long, by the macro that draws an item."""
+        return {
+            "advice": self._all_advice(),
+            "row": [self._row(number, operator) for number, operator in enumerate(self.report.operators, 1)],
+            "problem": [self._problem(item) for item in self.report.problems],
+            "remark": [self._remark(item) for item in self.report.remarks],
+            "share": [self._share(item) for item in self.spread.operators],
+            "link": [self._link(item, rails) for item, rails in zip(self.links, _rails([item.depth for item in self.links]))],
+        }
+
+    def detailed(self) -> List[Operator]:
+        """Operators in the order in which they are worth a card: after the finding, then before it, each once."""
+        first = self.report.first_index
+        operators = list(self.report.operators)
+        ordered = operators if first is None else operators[first + 1 :] + operators[:first]
+        seen = {id(self.report.first)}
+        return [operator for operator in ordered if not (id(operator) in seen or seen.add(id(operator)))]  # type: ignore[func-returns-value]
+
+    # -- the finding
+
+    @property
+    def headline(self) -> Dict[str, Any]:
+        """Title, type, name and verdict of the finding, or why there is none."""
+        first = self.report.first
+        if first is None:
+            return self._nothing()
+        kind = first.origin if first.origin != "operator" else "ai_core" if first.core in culprit.AI_CORES else "operator"
+        code = "report.title." + kind
+        return {
+            "title": _said(code if texts.known(code) else "report.title.operator"),
+            "type": _in_both(lambda language: wording.operator_title(first, language)[0]),
+            "name": clean(first.op_name or "", _LONG),
+            "verdict": _verdict(first, ""),
+            "tone": _TONES.get(first.verdict, "warn"),
+            "origin": self._origin(first),
+            "facts": self._finding_facts(first),
+        }
+
+    def _nothing(self) -> Dict[str, Any]:
+        report = self.report
+        if report.reason is not None:
+            code = "report.reason." + report.reason
+            known = texts.known(code)
+            sentences = [_said(code) if known else _said("report.reason.other", reason=clean(report.reason))]
+            if texts.known(code + ".next"):
+                sentences.append(_said(code + ".next"))
+            return {"title": _said("report.reason.title"), "sentences": sentences, "tone": "warn"}
+        kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
+        tone = "warn" if kind == "unreadable" else "good"
+        return {"title": _said("report.%s.title" % kind), "sentences": [_said("report." + kind, count=report.records)], "tone": tone}
+
+    def _origin(self, first: Operator) -> Optional[Dict[str, Any]]:
+        """What held the value before any operator ran."""
+        detail: Mapping[str, Any] = first.origin_detail or {}
+        code = "report.origin." + first.origin
+        if first.origin == "operator" or not texts.known(code):
+            return None
+        value = detail.get("value")
+        found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": value}
+        return {"text": _said(code, name=clean(detail.get("name") or "?")), "value": "" if value is None else wording.value_at(found)}
+
+    def _finding_facts(self, first: Operator) -> List[Tuple[Pair, Pair, bool]]:
+        """(label, text, whether it is a name) of what is known of the finding."""
+        ranks = self.report.world_size or 1
+        sides = [culprit.facts_of(first, language, ranks) for language in texts.LANGUAGES]
+        rows = [(_said("report.fact." + en[0]), (en[1], zh[1]), en[3]) for en, zh in zip(*sides)]
+        for name, value in (("dump", first.dump_file), ("record", first.record_file)):
+            if value:
+                rows.append((_said("html.fact." + name), (clean(value, _LONG), clean(value, _LONG)), True))
+        return rows
+
+    def _all_advice(self) -> List[Dict[str, Any]]:
+        first = self.report.first
+        given = [] if first is None else list(dict.fromkeys(first.advice))[:_MOST_ADVICE]
+        return [self._advice(first, code, number if len(given) > 1 else 0) for number, code in enumerate(given, 1)] if first is not None else []
+
+    def _advice(self, operator: Operator, code: str, number: int) -> Dict[str, Any]:
+        title = "advice.%s.title" % code
+        return {
+            "number": number,
+            "title": _said(title) if texts.known(title) else (clean(code), clean(code)),
+            "blocks": [(language, _blocks(culprit.advice_text(operator, code, language))) for language in texts.LANGUAGES],
+        }
+
+    @property
+    def commands(self) -> List[Tuple[str, Pair]]:
+        """Commands worth typing next, and what they do."""
+        report = self.report
+        found: List[Tuple[str, Pair]] = []
+        listed = any("keep_float32" in operator.advice for operator in report.operators)
+        path = terminal.quoted(report.path)
+        if listed and report.host is None and path is not None:
+            found.append(("npu-overflow mixlist " + path, _said("html.command.mixlist")))
+        show = terminal.next_command_of(report)
+        if show is not None:
+            found.append((show, _said("html.command.show")))
+        return found
+
+    # -- tensors
+
+    def tensors(self, operator: Operator, most: int) -> List[Dict[str, Any]]:
+        """Inputs, then outputs, at most ``most`` of each side; those with overflow values before the others."""
+        found: List[Dict[str, Any]] = []
+        for side, tensors in (("input", operator.inputs or ()), ("output", operator.outputs or ())):
+            found.extend(self._tensor("%s.%d" % (side, tensor.index), tensor) for tensor in kept_tensors(tensors, most))
+        return found
+
+    def _tensor(self, name: str, tensor: TensorSummary) -> Dict[str, Any]:
+        bad = has_overflow(tensor)
+        figures: List[Tuple[Pair, Pair, bool]] = []
+        if tensor.note is None or tensor.min is not None or tensor.first_overflow is not None:
+            for key in ("min", "max", "mean"):
+                figures.append((_said("report.column." + key), _same(wording.number(getattr(tensor, key))), False))
+            if tensor.headroom_log2 is not None:
+                bits = _said("report.headroom", bits="%.1f" % abs(tensor.headroom_log2))
+                figures.append((_said("report.column.headroom"), bits, tensor.headroom_log2 < 1))
+            for key in ("nan", "pos_inf", "neg_inf", "saturated", "overflow_in_padding"):
+                if getattr(tensor, key):
+                    figures.append((_said("report.column." + key), _same("%d" % getattr(tensor, key)), True))
+        if tensor.first_overflow is not None:
+            figures.append((_said("report.column.first"), _same(wording.value_at(tensor.first_overflow)), True))
+        original = tensor.original_shape
+        shape = clean(wording.shape(tensor.shape), _SHORT)
+        same = original is None or tuple(original) == tuple(tensor.shape)
+        return {
+            "name": name,
+            "bad": bad,
+            "dtype": clean(tensor.dtype, 60),
+            "format": clean(tensor.format, 60),
+            "shape": (shape, shape) if same else _said("report.original", shape=shape, original=clean(wording.shape(original), _SHORT)),
+            "note": _in_both(lambda language: wording.not_decoded(tensor, language)),
+            "clean": not bad and bool(figures),
+            "figures": figures,
+            "picture": charts.histogram(tensor),
+        }
+
+    def card(self, operator: Operator, most: int) -> Dict[str, Any]:
+        """One operator with its tensors."""
+        kept = self.tensors(operator, most)
+        return {
+            "number": self._numbers[id(operator)],
+            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], _SHORT)),
+            "name": clean(operator.op_name or "", _SHORT),
+            "verdict": _verdict(operator, ".short"),
+            "tone": _TONES.get(operator.verdict, "warn"),
+            "tensors": kept,
+            "left": len(operator.inputs or ()) + len(operator.outputs or ()) - len(kept),
+            "dump_file": clean(operator.dump_file or "", _SHORT),
+        }
+
+    # -- lists
+
+    def _row(self, number: int, operator: Operator) -> Dict[str, Any]:
+        found = terminal.worst(operator)
+        step = operator.train_step if operator.train_step is not None else operator.step
+        verdict = operator.verdict if operator.verdict in _VERDICTS else "unknown"
+        return {
+            "number": number,
+            "card": self._numbers[id(operator)],
+            "first": number - 1 == self.report.first_index,
+            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], 80)),
+            "name": clean(operator.op_name or "", _SHORT),
+            "code": verdict,
+            "verdict": _verdict(operator, ".short"),
+            "tone": _TONES.get(operator.verdict, "warn"),
+            "core": clean(operator.core, 40),
+            "device": _number(operator.device),
+            "rank": _number(operator.rank),
+            "step": _number(step),
+            "found": clean(found, 120),
+            "seen": operator.steps_seen,
+        }
+
+    def _problem(self, item: Problem) -> Tuple[str, Pair]:
+        return clean(item.file, _SHORT), _in_both(lambda language: wording.problem(item, language))
+
+    def _remark(self, item: Remark) -> Pair:
+        return _in_both(lambda language: wording.remark(item, language))
+
+    def _share(self, item: lineage.Share) -> Dict[str, Any]:
+        return {
+            "type": _in_both(lambda language: clean(wording.operator_title(item.operator, language)[0], 80)),
+            "name": clean(item.operator.op_name or "", _SHORT),
+            "seen": item.operator.steps_seen,
+            "first": item.operator.steps_first,
+            "entries": item.entries,
+            "places": [_few(getattr(item, place["kind"] + "s")) for place in self.places],
+        }
+
+    def _link(self, item: lineage.Link, rails: str) -> Dict[str, Any]:
+        operator = self.report.operators[item.index]
+        return {
+            "rails": rails,
+            "times": item.times,
+            "culprit": item.index == self.report.first_index,
+            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], 80)),
+            "name": clean(operator.op_name or "", _SHORT),
+            "verdict": _verdict(operator, ".short"),
+            "tone": _TONES.get(operator.verdict, "warn"),
+            "found": clean(terminal.worst(operator), 120),
+        }
+
+    @property
+    def places(self) -> List[Dict[str, Any]]:
+        """Devices and ranks, where there is more than one."""
+        found: List[Dict[str, Any]] = []
+        for kind, places in (("device", self.spread.devices), ("rank", self.spread.ranks)):
+            if len(places) > 1:
+                rows = [(number, entries, clean(operator.op_name or operator.op_type or "?", 120)) for number, entries, operator in places[:64]]
+                found.append({"kind": kind, "rows": rows, "left": len(places) - len(rows)})
+        return found
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there is more to say than that one operator overflowed once."""
+        return self.spread.steps > 1 or len(self.spread.devices) > 1 or len(self.spread.ranks) > 1
+
+    @property
+    def columns(self) -> List[str]:
+        """Columns of the table of operators; those that say nothing here are left out."""
+        operators = self.report.operators
+        optional = {
+            "device": len({operator.device for operator in operators}) > 1,
+            "rank": len({operator.rank for operator in operators}) > 1,
+            "seen": any(operator.steps_seen > 1 for operator in operators),
+        }
+        names = ("number", "type", "name", "verdict", "core", "device", "rank", "step", "first", "seen")
+        return [name for name in names if optional.get(name, True)]
+
+    @property
+    def verdicts(self) -> List[Tuple[str, Pair]]:
+        """Verdicts that occur, to choose from."""
+        present = {operator.verdict for operator in self.report.operators}
+        return [(code, _said("verdict.%s.short" % code)) for code in _VERDICTS if code in present]
+
+    # -- the run
+
+    @property
+    def scale(self) -> Optional[Dict[str, Any]]:
+        """The loss scale as a picture and in words."""
+        seen = self.report.loss_scale
+        if seen is None:
+            return None
+        words = {name: _said("html.scale." + name) for name in ("step", "trigger", "kept")}
+        fell, rate = zip(*(wording.loss_scale(seen, language) for language in texts.LANGUAGES))
+        lines: List[Pair] = [pair for pair in (fell, rate) if pair[0]]
+        if seen.trigger_step is not None:
+            lines.append(_said("html.scale.trigger_at", step=seen.trigger_step))
+        if seen.kept_steps:
+            lines.append(_said("html.scale.kept_at", steps=_few(seen.kept_steps)))
+        picture = charts.loss_scale_curve(seen, words)
+        thinned = _said("html.scale.thinned", shown=charts.MOST_DROPS, count=len(seen.drops)) if len(seen.drops) > charts.MOST_DROPS else None
+        return {"picture": picture, "lines": lines, "thinned": thinned} if picture or lines else None
+
+    @property
+    def facts(self) -> List[Tuple[Pair, Pair]]:
+        """(label, text) of the run."""
+        report = self.report
+        mode = "report.mode.%s" % report.mode
+        named = clean(report.mode or "")
+        rows: List[Tuple[Pair, Pair]] = [
+            (_said("report.about.path"), _same(report.path)),
+            (_said("report.about.run"), _same(report.run or "")),
+            (_said("report.about.mode"), _said(mode) if texts.known(mode) else (named, named)),
+            (_said("report.about.records"), _same(report.records)),
+            (_said("html.fact.operators"), _same(len(report.operators))),
+        ]
+        if report.rank is not None:
+            rows.append((_said("report.about.rank"), _said("report.about.rank_of", rank=report.rank, size=report.world_size or 1)))
+        if report.loss_scale is not None and report.loss_scale.optimizers:
+            rows.append((_said("html.fact.optimizers"), _same(", ".join(clean(name, 100) for name in report.loss_scale.optimizers[:20]))))
+        rows.extend((_same(key, 40), _same(value, 200)) for key, value in _flat(report.host or {}))
+        rows.append((_said("html.fact.version"), _same(report.version)))
+        return [row for row in rows if row[1][0]]
+
+
+def _rails(depths: Sequence[int]) -> List[str]:
+    """How the lines of a tree run left of each of its nodes, a letter a level: "t" a branch, "l" the last one, "v" a line passing by, "s" nothing."""
+    made = []
+    for place, depth in enumerate(depths):
+        letters = ""
+        for level in range(1, depth + 1):
+            later = next((other for other in depths[place + 1 :] if other <= level), 0)
+            goes_on = later == level
+            letters += ("t" if goes_on else "l") if level == depth else ("v" if goes_on else "s")
+        made.append(letters)
+    return made
+
+
+def _same(value: object, longest: int = _LONG) -> Pair:
+    text = clean(value, longest)
+    return text, text
+
+
+def _verdict(operator: Operator, form: str) -> Pair:
+    code = "verdict.%s%s" % (operator.verdict, form)
+    return _said(code) if texts.known(code) else _same(operator.verdict, 80)
+
+
+def _number(value: Optional[int]) -> str:
+    return "" if value is None else "%d" % value
+
+
+def _few(numbers: Sequence[int]) -> str:
+    """"0, 1, 2 … 7" of many."""
+    if len(numbers) <= 12:
+        return ", ".join(map(str, numbers))
+    return "%s … %s (%d)" % (", ".join(map(str, numbers[:10])), numbers[-1], len(numbers))
+
+
+def _flat(facts: Mapping[str, Any]) -> List[Tuple[str, str]]:
+    """Facts of the process as (name, text), those of a dict below its own names; at most 30."""
+    rows: List[Tuple[str, str]] = []
+    for key, value in list(facts.items())[:30]:
+        if isinstance(value, Mapping):
+            rows.extend((str(name), str(item)) for name, item in list(value.items())[:30])
+        elif value is not None:
+            rows.append((str(key), str(value)))
+    return rows[:30]
+
+
+def _blocks(text: str) -> List[Tuple[str, str]]:
+    """A text of the catalogue as ("text", sentence) and ("code", lines): lines that begin with blanks are code."""
+    blocks: List[Tuple[str, str]] = []
+    for line in text.split("\n"):
+        kind = "code" if line.startswith(" ") else "text"
+        shown = clean(line[culprit.CODE_INDENT :] if line.startswith(" " * culprit.CODE_INDENT) else line.strip() if kind == "code" else line, 4000)
+        if kind == "code" and blocks and blocks[-1][0] == "code":
+            blocks[-1] = ("code", blocks[-1][1] + "\n" + shown)
+        else:
+            blocks.append((kind, shown))
+    return blocks
