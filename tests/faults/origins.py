@@ -6,9 +6,12 @@ from typing import Any, Callable, Dict, Optional, Tuple
 import numpy as np
 
 from .kit import BATCH, INF, NAN, Fault, Fit, Hand, Loop, Setting, Truth, f16, fault
-from .parts import Between, embedding, summed, weighted
+from .parts import Between, embedding, weighted
 
 START = 4
+
+_READ = "blames the read of the variable, as it would any operator's output"
+_PLACE = "blames a placeholder, args_1 or so"
 
 
 # --- variables ------------------------------------------------------------------------------------------------------------------------
@@ -38,7 +41,7 @@ def _dense_net(s: Setting, n: int, m: int, **details: Any) -> Tuple[Any, Any]:
     return s.model(inputs, s.head(hot(s.dense("first", np.eye(n))(inputs)))), hot
 
 
-@fault("inf_in_a_kernel", proof="the kernel is set by the case")
+@fault("inf_in_a_kernel", proof="the kernel is set by the case", numerics=_READ)
 def _(s: Setting) -> Fault:
     """One element of a Dense kernel is Inf from step 4 on."""
     n, m = s.size(4), s.size(5)
@@ -51,7 +54,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], kernel))
 
 
-@fault("nan_in_a_bias", proof="the bias is set by the case")
+@fault("nan_in_a_bias", proof="the bias is set by the case", numerics=_READ)
 def _(s: Setting) -> Fault:
     """One element of a Dense bias is NaN from step 4 on."""
     n, m = s.size(4), s.size(5)
@@ -63,7 +66,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bias))
 
 
-@fault("inf_in_a_float32_kernel", proof="the kernel is set by the case")
+@fault("inf_in_a_float32_kernel", proof="the kernel is set by the case", numerics=_READ)
 def _(s: Setting) -> Fault:
     """A float32 layer, so that the first to read the weight is the product itself."""
     n, m = s.size(4), s.size(5)
@@ -105,11 +108,12 @@ def _(s: Setting) -> Fault:
     bad = good.copy()
     bad[s.at(BATCH, length)] = row
     training = Fit(s.compile(s.model(inputs, s.head(h))), good=good, bad=bad, start=START)
-    truth = Truth(*(("GatherV2", s.path("net/hot/GatherV2")) if s.keras3 else ("ResourceGather", s.path("net/hot/embedding_lookup"))), origin="variable", element=place, value=NAN, start=START, source=_variable(s, "hot", "embeddings"))
+    reader = ("GatherV2", s.path("net/hot/GatherV2")) if s.keras3 else ("ResourceGather", s.path("net/hot/embedding_lookup"))
+    truth = Truth(*reader, origin="variable", element=place, value=NAN, start=START, source=_variable(s, "hot", "embeddings"))
     return Fault(training, truth, Hand([], table))
 
 
-@fault("batch_norm_moving_variance")
+@fault("batch_norm_moving_variance", numerics=_READ)
 def _(s: Setting) -> Fault:
     """A frozen BatchNormalization uses its moving statistics in training; one variance is NaN from step 4 on."""
     n = s.size(4)
@@ -119,11 +123,12 @@ def _(s: Setting) -> Fault:
     place = s.at(n)
     variance = _with(np.ones(n), place, NAN)
     training = Between(s, s.compile(model), _poison(s, hot, 3, variance), good=s.uniform((BATCH, n)))
-    truth = Truth("AddV2", s.path("net/hot/batchnorm/add"), origin="variable", element=place, value=NAN, start=START, source=_variable(s, "hot", "moving_variance"))
+    truth = Truth("AddV2", s.path("net/hot/batchnorm/add"), origin="variable", element=place, value=NAN, start=START,
+                  source=_variable(s, "hot", "moving_variance"))
     return Fault(training, truth, Hand([], variance))
 
 
-@fault("batch_norm_moving_mean")
+@fault("batch_norm_moving_mean", numerics=_READ)
 def _(s: Setting) -> Fault:
     """The same with a moving mean of Inf, and gamma and beta in use."""
     n = s.size(4)
@@ -147,7 +152,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], mean))
 
 
-@fault("optimizer_slot")
+@fault("optimizer_slot", numerics="blames the read of the slot, one step before anything overflows")
 def _(s: Setting) -> Fault:
     """The momentum of a kernel is Inf from step 3 on: the gradients of that step are finite, the weight is not afterwards."""
     n, m = s.size(4), s.size(5)
@@ -163,7 +168,7 @@ def _(s: Setting) -> Fault:
             slot = inner.get_slot(hot.kernel, "momentum")
         else:
             slots = inner.variables() if callable(inner.variables) else inner.variables
-            slot = [v for v in slots if tuple(v.shape) == (n, m)][0]
+            slot = next(v for v in slots if tuple(v.shape) == (n, m))
         slot.assign(_with(np.zeros((n, m)), place, INF))
 
     training = Between(s, model, before, good=s.uniform((BATCH, n)))
@@ -171,7 +176,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], np.float32(0.1) + np.float32(0.5) * _with(np.zeros((n, m)), place, INF)))
 
 
-@fault("poisoned_accumulator")
+@fault("poisoned_accumulator", numerics=_READ)
 def _(s: Setting) -> Fault:
     """A gradient accumulator that was Inf before the step: the gradients of the step are finite, their sum is not."""
     tf = s.tf
@@ -198,11 +203,11 @@ def _(s: Setting) -> Fault:
                 sums[0].assign(poison)
             compiled(tf.constant(s.uniform((BATCH, n))))
 
-    truth = Truth("Mul", "mul_1", None, origin="variable", element=place, value=INF, start=START, source=s.path("total_0"), cured_by_scale=False)
+    truth = Truth("Mul", "mul_1", origin="variable", element=place, value=INF, start=START, source=s.path("total_0"), cured_by_scale=False)
     return Fault(Loop(run), truth, Hand([], poison))
 
 
-@fault("running_statistic_of_the_users_own")
+@fault("running_statistic_of_the_users_own", numerics=_READ)
 def _(s: Setting) -> Fault:
     """A layer divides by a running mean of its own, a variable that is not trained and that is NaN from step 4 on."""
     tf = s.tf
@@ -237,7 +242,7 @@ def _small(s: Setting, n: int) -> Any:
     return s.model(inputs, s.head(s.dense("hot", np.eye(n))(inputs)))
 
 
-@fault("nan_in_the_features", proof="the batch is made by the case")
+@fault("nan_in_the_features", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """One NaN in a batch of features."""
     n = s.size(4)
@@ -259,7 +264,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("inf_in_the_second_input", proof="the batch is made by the case")
+@fault("inf_in_the_second_input", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """Two inputs, the second one holds an Inf."""
     n, m = s.size(4), s.size(3)
@@ -274,7 +279,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("nan_in_a_dict_input", proof="the batch is made by the case")
+@fault("nan_in_a_dict_input", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """Inputs by name, one of which holds a NaN; it goes into a float32 layer."""
     n, m = s.size(4), s.size(3)
@@ -290,7 +295,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("nan_in_the_labels", proof="the batch is made by the case")
+@fault("nan_in_the_labels", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """One label is NaN."""
     n = s.size(4)
@@ -298,7 +303,8 @@ def _(s: Setting) -> Fault:
     labels = np.zeros((BATCH, 1), np.float32)
     bad = labels if s.cured else _with(labels, place, NAN)
     training = Fit(s.compile(_small(s, n)), batches=[(good, labels if step < START else bad) for step in range(9)])
-    truth = Truth(*(("Sub", "compile_loss/mse/sub") if s.keras3 else ("SquaredDifference", "mean_squared_error/SquaredDifference")), origin="data", element=place, value=NAN, start=START, source="y", cured_by_scale=False)
+    reader = ("Sub", "compile_loss/mse/sub") if s.keras3 else ("SquaredDifference", "mean_squared_error/SquaredDifference")
+    truth = Truth(*reader, origin="data", element=place, value=NAN, start=START, source="y", cured_by_scale=False)
     return Fault(training, truth, Hand([], bad))
 
 
@@ -316,7 +322,7 @@ class _Weighted(Fit):
         super().__init__(model, good=x, steps=len(weights), sample_weight=np.concatenate(weights))
 
 
-@fault("inf_in_the_sample_weights", proof="the batch is made by the case")
+@fault("inf_in_the_sample_weights", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """One sample weight is Inf."""
     n = s.size(4)
@@ -324,21 +330,20 @@ def _(s: Setting) -> Fault:
     bad = np.ones(BATCH, np.float32) if s.cured else _with(np.ones(BATCH), place, INF)
     model = s.compile(_small(s, n))
     training = _Weighted(model, good, [np.ones(BATCH, np.float32) if step < START else bad for step in range(9)])
-    truth = Truth(*(("Mul", "compile_loss/mse/mul") if s.keras3 else ("ExpandDims", "ExpandDims")), origin="data", element=place, value=INF, start=START, source="sample_weight")
+    reader = ("Mul", "compile_loss/mse/mul") if s.keras3 else ("ExpandDims", "ExpandDims")
+    truth = Truth(*reader, origin="data", element=place, value=INF, start=START, source="sample_weight")
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("float16_features_with_inf", proof="the batch is made by the case")
+@fault("float16_features_with_inf", proof="the batch is made by the case", numerics=_PLACE)
 def _(s: Setting) -> Fault:
     """A pipeline that hands out float16 has overflowed already."""
-    tf = s.tf
     n = s.size(4)
     inputs = s.keras.Input((n,), dtype="float16", name=s.name("features"))
     model = s.compile(s.model(inputs, s.head(s.dense("hot", np.eye(n))(inputs))))
     good, place = f16(s.uniform((BATCH, n))), s.at(BATCH, n)
     bad = good if s.cured else f16(_with(good, place, 1e5))
     training = Fit(model, good=good, bad=bad, start=START)
-    del tf
     truth = Truth("Cast", s.path("net/Cast"), origin="data", element=place, value=INF, start=START, source="x")
     return Fault(training, truth, Hand([], bad))
 
