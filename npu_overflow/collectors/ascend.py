@@ -148,6 +148,11 @@ class AscendCollector(Collector):
         run = None if self._files is None else self._files.run
         return None if run is None or self._files is None else "%s/%s" % (self._files.dump_path.rstrip("/"), run)
 
+    @property
+    def needs_restart(self) -> bool:  # type: ignore[override]
+        """The device was opened without the dump."""
+        return self._files is None and dump_config.is_device_open()
+
     def on_accelerator(self) -> bool:
         """A look at the loss scale waits for the device."""
         return True

@@ -55,6 +55,8 @@ class Collector(abc.ABC):
     kept_folders: Optional[List[str]] = None
     #: training steps of the last collection, where they can differ from what lies in the tree
     kept_steps: Sequence[int] = ()
+    #: whether collecting takes a new process
+    needs_restart = False
     #: data_index -> training step, where they differ
     train_steps: Mapping[int, int] = MappingProxyType({})
 

@@ -6,10 +6,10 @@ of an integer, so a step of ten thousand operators costs one integer a tensor.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
-__all__ = ["Flow", "Op", "Origin", "key_of"]
+__all__ = ["Flow", "Op", "Origin", "key_of", "variable_key"]
 
 
 @dataclass
@@ -37,22 +37,30 @@ class Origin:
         kind: "operator", "variable", "data" or "constant".
         op: the operator, or the first consumer of the variable, batch or literal.
         source: what is known of a variable, batch or literal: its name and the tensor.
+        handle: number of a variable's handle: names of variables repeat.
+        met: where a tensor from outside was met first: literals have no names.
     """
 
     bit: int
     kind: str
     op: Optional[Op]
     source: Optional[Tuple[str, Any]] = None
-    handle: int = 0  # number of a variable's handle: names of variables repeat
-    inputs: List[int] = field(default_factory=list)
+    handle: int = 0
+    met: str = ""
 
     @property
     def key(self) -> str:
         """The same in every run of the same step: names are given in the order of execution."""
-        if self.kind == "operator" and self.op is not None:
+        if self.handle:
+            return variable_key(self.source[0] if self.source else "", self.handle)
+        if not self.met and self.op is not None:
             return key_of(self.op)
-        name = self.source[0] if self.source else (self.op.name if self.op else "?")
-        return "%s:%s" % (self.kind, name) if not self.handle else "%s:%s:%d" % (self.kind, name, self.handle)
+        return "%s:%s" % (self.kind, (self.source[0] if self.source else "") or self.met)
+
+
+def variable_key(name: str, handle: int) -> str:
+    """Key of the origin that a variable is or would be."""
+    return "variable:%s:%d" % (name, handle)
 
 
 def key_of(op: Op) -> str:
@@ -67,6 +75,9 @@ CARRIERS = frozenset(
     "Pad PadV2 ReverseV2 Fill StopGradient Cast Copy EnsureShape PlaceholderWithDefault".split()
 )
 
+# operators that take a tensor and not its values
+NO_CONSUMERS = frozenset("Identity ReadVariableOp Shape ShapeN Rank Size ZerosLike OnesLike VariableShape StopGradient".split())
+
 
 class Flow:
     """Follows non-finite values from tensor to tensor through one run of a step."""
@@ -77,7 +88,7 @@ class Flow:
         self._labels: Dict[int, Tuple[str, str, Any]] = {}  # tensor -> kind, name, source tensor: values handed on unchanged from outside
         self._written: Dict[int, int] = {}  # handle of a variable that this step wrote -> bits that its value carries, 0 where it is finite
         self._of_gradients: Set[int] = set()  # tensors that the backward pass made, and what was made of them
-        self._made: Dict[int, bool] = {}  # tensors that operators of this step made, and outside tensors already looked at
+        self._made: Dict[int, bool] = {}  # tensors seen so far: whether they come from outside the step
 
     def label(self, number: int, kind: str, name: str, tensor: Any) -> None:
         """Name a tensor from outside the step: ``kind`` is "data", "variable" or "constant"."""
@@ -95,18 +106,23 @@ class Flow:
         """Bits of the origins that a tensor's non-finite values descend from; 0 for a finite tensor."""
         return self._carried.get(number, 0)
 
-    def outside(self, number: int, finite: bool, tensor: Any) -> None:
-        """A tensor that no operator of this step made is consumed for the first time."""
+    def is_outside(self, number: int) -> bool:
+        """Whether the tensor comes from outside the step."""
+        return self._made.get(number, False)
+
+    def outside(self, number: int, finite: bool, tensor: Any, met: str = "?") -> None:
+        """A tensor that no operator of this step made is consumed for the first time, by ``met``."""
         self._made[number] = True
         if number not in self._labels:
             self._labels[number] = ("constant", "", tensor)
         if not finite:
             kind, name, source = self._labels[number]
             self._carried[number] = self._new(kind, None, (name, source))
+            self.origins[-1].met = met
 
     def variable_read(self, number: int, handle: int, name: str, tensor: Any, finite: bool) -> None:
         """The variable behind ``handle`` was read into a tensor."""
-        self._made[number] = True
+        self._made[number] = False
         if finite:
             return
         if self._written.get(handle):
@@ -144,11 +160,11 @@ class Flow:
             carried = self._carried.get(number)
             if carried:
                 bits |= carried
-        if bits and op.type not in ("Identity", "ReadVariableOp"):
-            self._first_consumer(bits, op, inputs)
+        if bits and op.type not in NO_CONSUMERS:
+            self._first_consumer(bits, op)
         self._hand_on_label(op, inputs, outputs)
         for number in outputs:
-            self._made[number] = True
+            self._made[number] = False
         if op.phase == "backward":
             self._of_gradients.update(outputs)
         if not bad_outputs:
@@ -187,11 +203,10 @@ class Flow:
         self._new(kind, op, source)
         return self.origins[-1]
 
-    def _first_consumer(self, bits: int, op: Op, inputs: Sequence[int]) -> None:
+    def _first_consumer(self, bits: int, op: Op) -> None:
         for origin in self.origins:
             if origin.bit & bits and origin.op is None:
                 origin.op = op
-                origin.inputs = list(inputs)
 
     def _hand_on_label(self, op: Op, inputs: Sequence[int], outputs: Sequence[int]) -> None:
         if op.type not in CARRIERS or not inputs:

@@ -5,6 +5,7 @@ Each name is looked up when the host collector attaches. ``probe`` says which we
 """
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
@@ -197,11 +198,12 @@ def patch(place: Any, name: str, value: Any) -> Callable[[], None]:
     return undo
 
 
-def loop_places() -> List[Any]:
+@functools.lru_cache(maxsize=1)  # looking through all modules takes as long as a small step
+def loop_places() -> Tuple[Any, ...]:
     """Where ``while_loop`` is looked up by those who call it: TensorFlow's own operators, users and Keras."""
     names = re.compile(r"tensorflow((\._api\.v\d)?(\.compat\.v[12])*|\.python\.ops\.(while_loop|control_flow_ops))$")
     modules = [module for name, module in sorted(sys.modules.items()) if names.match(name)]
-    return [module for module in modules if callable(vars(module).get("while_loop"))]
+    return tuple(module for module in modules if callable(vars(module).get("while_loop")))
 
 
 def is_keras(frame: Any) -> bool:

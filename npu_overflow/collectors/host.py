@@ -240,7 +240,7 @@ class HostCollector(Collector):
                 step_of_user.run,
                 step_of_user.labels(),
                 self._variable_names(),
-                scales if not snapshot else [],
+                scales,
                 self._options().max_memory,
                 rewind=snapshot,
                 apply="run" if step_of_user.steps > 1 else "skip",

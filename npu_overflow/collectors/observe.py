@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors import compat
-from npu_overflow.collectors.blame import Flow, Op, Origin, key_of
+from npu_overflow.collectors.blame import Flow, Op, Origin, key_of, variable_key
 from npu_overflow.collectors.finite import all_finite, first_bad, is_float
 from npu_overflow.collectors.hooks import Watcher
 from npu_overflow.collectors.repair import repaired, repaired_outputs
@@ -92,10 +92,10 @@ class StepWatcher(Watcher):
     def before(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
         """Save what the operator will write, repair what this run repairs, repeat the draws of an earlier run."""
         self.operators += 1
-        for tensor in inputs:
-            self._meet(tensor)
+        for i, tensor in enumerate(inputs):
+            self._meet(tensor, op, i)
         if self._repaired and isinstance(inputs, list):
-            self._repair_inputs(op, inputs)
+            self._repair_inputs(inputs)
         if op.phase == "forward" and self._works_on_gradients(inputs):
             op.phase = "backward"
         if _writes(op.type) and inputs and inputs[0].dtype.name == "resource":
@@ -113,8 +113,7 @@ class StepWatcher(Watcher):
             self._draws.setdefault((op.type, self._drawn[op.type] - 1), outputs)
         self._undo.after(outputs)
         if op.type == "ReadVariableOp" and outputs:
-            self._read_variable(inputs[0], outputs[0])
-            return outputs
+            return self._read_variable(inputs[0], outputs)
         if _writes(op.type) and inputs and inputs[0].dtype.name == "resource":
             self._wrote_variable(op, inputs)
             return outputs
@@ -127,10 +126,12 @@ class StepWatcher(Watcher):
         made = [compat.tensor_id(tensor) for tensor in outputs]
         waiting = [origin for origin in self.flow.origins if origin.op is None]
         given = list(inputs)
-        if bad and op.type in ("ResourceGather", "ResourceGatherNd"):
-            given[0] = compat.read_variable(inputs[0])  # the rows of a variable are read without a tensor of it
-        if given and given[0] is not inputs[0] and not self.flow.reached(numbers):
-            self.flow.variable_read(numbers[0], numbers[0], self._variable_name(inputs[0]), given[0], finite=False)
+        if bad and op.type in ("ResourceGather", "ResourceGatherNd"):  # the rows of a variable are read without a tensor of it
+            name = self._variable_name(inputs[0])
+            if variable_key(name, numbers[0]) in self._repaired:
+                return [repaired(tensor) for tensor in outputs]
+            given[0] = compat.read_variable(inputs[0])
+            self.flow.variable_read(numbers[0], numbers[0], name, given[0], finite=False)
             waiting = [origin for origin in self.flow.origins if origin.op is None]
         bits, origin = self.flow.ran(op, numbers, made, [made[i] for i in bad])
         consumed = next((item for item in waiting if item.op is op), None)
@@ -165,16 +166,21 @@ class StepWatcher(Watcher):
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
-    def _meet(self, tensor: Any) -> None:
+    def _meet(self, tensor: Any, op: Optional[Op] = None, position: int = 0) -> None:
         """Look at a tensor that no operator of this step has made."""
         number = compat.tensor_id(tensor)
         if not self.flow.is_known(number) and tensor.dtype.name not in ("resource", "variant", "string"):
-            self.flow.outside(number, all_finite(tensor), tensor)
+            finite = all_finite(tensor)
+            self.flow.outside(number, finite, tensor, "" if finite or op is None else "%s, input %d" % (key_of(op), position))
 
-    def _read_variable(self, handle: Any, value: Any) -> None:
-        name, number = self._variable_name(handle), compat.tensor_id(value)
-        self.flow.label(number, "variable", name, value)
-        self.flow.variable_read(number, compat.tensor_id(handle), name, value, all_finite(value))
+    def _read_variable(self, handle: Any, outputs: List[Any]) -> List[Any]:
+        name, number = self._variable_name(handle), compat.tensor_id(handle)
+        finite = all_finite(outputs[0])
+        if not finite and not self.flow.variable_bits(number) and variable_key(name, number) in self._repaired:
+            outputs, finite = [repaired(outputs[0])], True
+        self.flow.label(compat.tensor_id(outputs[0]), "variable", name, outputs[0])
+        self.flow.variable_read(compat.tensor_id(outputs[0]), number, name, outputs[0], finite)
+        return outputs
 
     def _wrote_variable(self, op: Op, inputs: Sequence[Any]) -> None:
         """Follow values through a variable: what was written, and an addition that overflows in the variable itself."""
@@ -207,13 +213,13 @@ class StepWatcher(Watcher):
         internals = compat.internals()
         return internals.has("tape_records") and not internals.get("tape_records")()
 
-    def _repair_inputs(self, op: Op, inputs: List[Any]) -> None:
+    def _repair_inputs(self, inputs: List[Any]) -> None:
+        """Repair tensors from outside where they are consumed; what operators made of them follows from that."""
         for i, tensor in enumerate(inputs):
-            for origin in self.flow.of_bits(self.flow.carried(compat.tensor_id(tensor))):
-                key = origin.key if origin.op is not None or (origin.source and origin.source[0]) else "%s:%s" % (origin.kind, op.name)
-                if origin.kind != "operator" and key in self._repaired:
-                    inputs[i] = repaired(tensor)
-                    break
+            number = compat.tensor_id(tensor)
+            bits = self.flow.carried(number)
+            if bits and self.flow.is_outside(number) and any(origin.key in self._repaired for origin in self.flow.of_bits(bits)):
+                inputs[i] = repaired(tensor)
 
     def _hold(self, op: Op, bits: int, origin: Optional[Origin], inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         passed_on = sum(held.origin is None for held in self.held)

@@ -1,6 +1,7 @@
 """Which line of the user's code an operator comes from. A wrong line is worse than none."""
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ Location = Tuple[str, int, str]  # file, line, kind: "call" (inside the model or
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input-")
 
 
+@functools.lru_cache(maxsize=1)  # some 2 ms, and asked for in every replay
 def _roots() -> Tuple[str, ...]:
     """Folders of code that is not the user's: the standard library, installed packages, this package."""
     paths = {sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}

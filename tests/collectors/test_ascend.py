@@ -218,7 +218,8 @@ def test_a_second_trigger_collects_anew(run: Callable[..., Run]) -> None:
 def test_forced_steps_are_collected_whatever_the_scale(run: Callable[..., Run]) -> None:
     training = run()
     training.go(5, only(2))
-    training.collector.start(5, forced=True)
+    training.training.forced = True
+    training.collector.start(5)
     assert training.collector.collected == 0
     training.go(2, only(5))
     assert training.collector.collected == 1
