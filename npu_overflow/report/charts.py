@@ -134,7 +134,7 @@ def _ticks(first: float, last: float, x: Any) -> List[str]:
 
 # -- the loss scale
 
-_CURVE_WIDTH, _CURVE_HEIGHT = 560, 230
+_CURVE_WIDTH, _CURVE_HEIGHT = 560, 244
 
 
 def loss_scale_curve(seen: LossScale, words: Mapping[str, Tuple[str, str]]) -> Optional[str]:
@@ -158,7 +158,7 @@ def loss_scale_curve(seen: LossScale, words: Mapping[str, Tuple[str, str]]) -> O
     bottom, top = math.floor(min(levels)), math.ceil(max(levels))
     if bottom == top:
         top += 1
-    left, right, up, down = 46.0, _CURVE_WIDTH - 14.0, 30.0, _CURVE_HEIGHT - 34.0
+    left, right, up, down = 56.0, _CURVE_WIDTH - 14.0, 32.0, _CURVE_HEIGHT - 44.0
 
     def x(step: float) -> float:
         return left + (right - left) * (step - low_step) / max(1, high_step - low_step)
@@ -173,7 +173,7 @@ def loss_scale_curve(seen: LossScale, words: Mapping[str, Tuple[str, str]]) -> O
     for step in _round_steps(low_step, high_step):
         parts.append(_line(x(step), down, x(step), down + 4, "axis"))
         parts.append(_text(x(step), down + 17, "%d" % step, "tick"))
-    parts.append(_both((left + right) / 2, _CURVE_HEIGHT - 3, words["step"], "tick"))
+    parts.append(_both((left + right) / 2, _CURVE_HEIGHT - 5, words["step"], "tick"))
     for step in kept:
         parts.append('<rect class="keptmark" x="%.1f" y="%.1f" width="5" height="%.1f"/>' % (x(step) - 2.5, up, down - up))
     if trigger is not None and low_step <= trigger <= high_step:

@@ -16,6 +16,8 @@ Pair = Tuple[str, str]
 _SHORT, _LONG = 240, 1000
 #: advice of the finding that is shown
 _MOST_ADVICE = 12
+#: operators in the summary over steps; all are in the table of operators
+_MOST_SHARES = 12
 
 _VERDICTS = ("computed_here", "inherited", "internal", "padding_only", "absorbed", "unknown")
 _TONES = {"computed_here": "bad", "internal": "bad", "inherited": "warn", "unknown": "warn", "padding_only": "good", "absorbed": "good"}
@@ -46,7 +48,7 @@ class View:
             "row": [self._row(number, operator) for number, operator in enumerate(self.report.operators, 1)],
             "problem": [self._problem(item) for item in self.report.problems],
             "remark": [self._remark(item) for item in self.report.remarks],
-            "share": [self._share(item) for item in self.spread.operators],
+            "share": [self._share(item) for item in self.spread.operators[:_MOST_SHARES]],
             "link": [self._link(item, rails) for item, rails in zip(self.links, _rails([item.depth for item in self.links]))],
         }
 

@@ -50,6 +50,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "html.spread.first_there": ("first there", "其中最先溢出"),
     "html.spread.devices": ("devices", "设备"),
     "html.spread.ranks": ("ranks", "rank"),
+    "html.spread.more": ("{count} more operators overflowed; they are in the table below.", "另有 {count} 个算子溢出，见下表。"),
     "html.spread.device": ("device", "设备"),
     "html.spread.rank": ("rank", "rank"),
     "html.operators": ("All operators", "全部算子"),
