@@ -279,10 +279,13 @@ class Hooks:
         """The names of the present thread's graph; None on a thread that is not observed."""
         if not self._observing():
             return None
-        names = self._thread.names
-        if names.call != self._call:
-            names.restart(self._call)
-        return names
+        return self._present_names()
+
+    def _present_names(self) -> GraphNames:
+        thread = self._thread
+        if thread.names.call != self._call:
+            thread.names.restart(self._call)
+        return thread.names.backward_of(thread.gradient.iteration) if thread.gradient is not None else thread.names
 
     def _install_functions(self, internals: compat.Internals) -> None:
         kind = internals.get("function_class")
@@ -355,9 +358,7 @@ class Hooks:
             thread.busy = False
 
     def _op(self, op_type: str, name: Any) -> Op:
-        thread, scope, names = self._thread, self._scope(), self._thread.names
-        if names.call != self._call:
-            names.restart(self._call)
+        thread, scope, names = self._thread, self._scope(), self._present_names()
         op = Op(self._count, op_type, names.of_operator(op_type, name, scope), scope, call=self._call, replica=thread.replica, iteration=names.iteration)
         self._count += 1
         if thread.gradient is not None:

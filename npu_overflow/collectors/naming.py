@@ -19,13 +19,15 @@ class GraphNames:
 
     def __init__(self) -> None:
         self.call = 0
-        self.iteration = 0  # of the innermost loop
+        self.iteration = 0  # of the innermost loop, counted from 1; 0 outside loops
         self._used: Dict[str, int] = {}
+        self._backward: Dict[int, GraphNames] = {}
 
     def restart(self, call: int) -> None:
         """Another graph begins."""
         self.call, self.iteration = call, 0
         self._used.clear()
+        self._backward.clear()
 
     def of_operator(self, op_type: str, name: Any, scope: str) -> str:
         """Full name of an operator of this type that was given ``name`` (or None) in ``scope``."""
@@ -52,6 +54,14 @@ class GraphNames:
         """The body of a loop runs again: its names start again from those given before the loop."""
         self.iteration = iteration
         self._used = dict(before)
+
+    def backward_of(self, iteration: int) -> GraphNames:
+        """The names of gradient operators whose forward operator ran in this iteration of a loop: its gradient is a loop with one body, too."""
+        if not iteration:
+            return self
+        names = self._backward.setdefault(iteration, GraphNames())
+        names.call, names.iteration = self.call, iteration
+        return names
 
     def given(self) -> Dict[str, int]:
         """The names given so far, to go back to."""
@@ -111,7 +121,7 @@ def _observed_loop(real: Callable[..., Any], names: Callable[[], Any]) -> Callab
             if not state:
                 state.append((0, given.given()))
             iteration, before = state[0]
-            given.begin_iteration(iteration, before)
+            given.begin_iteration(iteration + 1, before)
             state[0] = (iteration + 1, before)
             return body(*variables, **named)
 
