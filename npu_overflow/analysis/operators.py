@@ -111,4 +111,6 @@ def _case(context: Context, index: int) -> Case:
         dumped_producer=True if index in context.made_by else (False if context.before[index].all_read else None),
         loss_scale=context.loss_scale,
         host=host is not None,
+        origin=host.origin if host is not None else "operator",
+        origin_detail=host.origin_detail if host is not None else None,
     )

@@ -39,6 +39,15 @@ _LARGE_INPUT: Mapping[str, int] = {"RsqrtGrad": 3, "ReciprocalGrad": 2, "InvGrad
 #: exponentials: whether negative inputs count too
 _EXPONENTIALS: Mapping[str, bool] = {"Exp": False, "Expm1": False, "Sinh": True, "Cosh": True, "SoftplusGrad": True}
 
+#: squares and other powers: type -> exponent of the intermediate that overflows first (tanh GELU cubes its input)
+_POWERS: Mapping[str, int] = {
+    "Square": 2, "SquaredDifference": 2, "L2Loss": 2, "SquareSum": 2, "SquareSumAll": 2, "Gelu": 3, "FastGelu": 3, "GeluGrad": 3, "FastGeluGrad": 3,
+}  # fmt: skip
+_SOFTMAX = re.compile(r"Softmax")
+_SUMS = frozenset("Sum ReduceSum AddN AccumulateNV2 Cumsum SegmentSum UnsortedSegmentSum SparseSegmentSum Add AddV2 BiasAdd".split())
+_PRODUCTS = re.compile(r"^(_Fused)?(Batch|Sparse)?MatMul|^(_Fused)?(Depthwise)?Conv[123]D$|^DepthwiseConv2dNative$|^(Xla)?Einsum$|^FullyConnection$|^Gemm")
+_OPTIMIZERS = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]|^(Fused)?(Adam|Lamb|Momentum|Sgd)(Apply|Optimizer)")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -54,6 +63,8 @@ class Case:
         dumped_producer: the overflowing input of an inherited one comes from an operator of this dump; None: can't be told.
         loss_scale: the last one seen, or None.
         host: from a tree of the host collector.
+        origin: what held the value first, as in ``Operator``.
+        origin_detail: its name, element and value, or None.
     """
 
     op_type: Optional[str]
@@ -69,6 +80,8 @@ class Case:
     dumped_producer: Optional[bool] = None
     loss_scale: Optional[float] = None
     host: bool = False
+    origin: str = "operator"
+    origin_detail: Optional[Mapping[str, Any]] = None
 
     @property
     def plain_type(self) -> str:
@@ -159,6 +172,70 @@ def _mask(case: Case, negative: bool) -> Evidence:
         if not negative and largest is not None and largest >= MASK and not (at_max or masked):
             return _seen("input", facts, value=largest)
     return None
+
+
+def weights_lost(case: Case) -> Evidence:
+    """A variable was not finite before the step began."""
+    if case.origin != "variable" or case.verdict in ("padding_only", "absorbed"):
+        return None
+    found = {key: value for key, value in (case.origin_detail or {}).items() if value is not None}
+    found.setdefault("name", case.op_name or "?")
+    return found
+
+
+def masked_row(case: Case) -> Evidence:
+    """A softmax gives NaN although nothing but -Inf stands in its input beside finite values: a whole row is -Inf."""
+    if case.verdict in ("padding_only", "absorbed") or not _SOFTMAX.search(case.op_type or "") or is_backward(case.op_type, None, None):
+        return None
+    for facts in case.inputs[:1]:
+        if facts.summary.neg_inf and not facts.summary.nan and not facts.summary.pos_inf:
+            return next((_seen("output", output) for output in case.outputs if output.summary.nan), None)
+    return None
+
+
+def power(case: Case) -> Evidence:
+    """A square or cube of something too large: float16 holds squares up to 255.9 and cubes up to 40.3."""
+    if not case.own or case.low_output is None or case.limit is None:
+        return None
+    exponent_of = float(_POWERS.get(case.plain_type, 0))
+    if case.plain_type == "Pow" and len(case.inputs) > 1 and case.inputs[1].numbers.maximum is not None:
+        exponent_of = float(case.inputs[1].numbers.maximum)
+    if not 1.0 < exponent_of < 1e6:
+        return None
+    bound = case.limit ** (1.0 / exponent_of)
+    if case.plain_type == "SquaredDifference":
+        bound /= 2  # each side may bring half of it
+    for facts in case.inputs[:2] if case.plain_type != "Pow" else case.inputs[:1]:
+        if facts.numbers.largest is not None and facts.numbers.largest > bound:
+            return _seen("input", facts, value=facts.numbers.largest, bound=bound, exponent=exponent_of)
+    return None
+
+
+def optimizer_float16(case: Case) -> Evidence:
+    """An optimizer's update in float16: its epsilon becomes 0 there and its squares overflow."""
+    if not _OPTIMIZERS.match(case.op_type or "") or case.verdict in ("padding_only", "absorbed"):
+        return None
+    low = next((facts for facts in case.inputs if is_low_precision(facts.summary.dtype)), case.low_output)
+    return None if low is None else _seen("input", low)
+
+
+def dot_product(case: Case) -> Evidence:
+    """A matrix product or convolution of the forward pass whose sums leave the range of its result."""
+    if case.verdict != "computed_here" or case.low_output is None or not _PRODUCTS.match(case.op_type or "") or cube_accumulation(case) is not None:
+        return None
+    if is_backward(case.op_type, case.op_name, case.phase):
+        return None
+    found = _seen("output", case.low_output)
+    magnitudes = [facts.numbers.largest for facts in case.inputs if facts.numbers.largest is not None]
+    found["input_largest"] = max(magnitudes, default=0.0)
+    return found
+
+
+def sum_range(case: Case) -> Evidence:
+    """A sum leaves the range of its result, in the forward pass."""
+    if case.verdict != "computed_here" or case.low_output is None or case.plain_type not in _SUMS or is_backward(case.op_type, case.op_name, case.phase):
+        return None
+    return _seen("output", case.low_output)
 
 
 def log_or_reciprocal(case: Case) -> Evidence:
@@ -276,14 +353,20 @@ class Rule(NamedTuple):
 RULES: Tuple[Rule, ...] = (
     Rule("padding", padding),
     Rule("integer_status", integer_status),
+    Rule("weights_lost", weights_lost),
+    Rule("masked_row", masked_row),
     Rule("mask_constant", negative_mask),
     Rule("log_or_reciprocal", log_or_reciprocal),
     Rule("exponent", exponent),
+    Rule("power", power),
+    Rule("optimizer_float16", optimizer_float16),
     Rule("cube_accumulation", cube_accumulation),
     Rule("reduction_inside", reduction_inside),
     Rule("cast_range", cast_range),
     Rule("atomic_add", atomic_add),
     Rule("mask_constant", large_constant),
+    Rule("dot_product", dot_product),
+    Rule("sum_range", sum_range),
     Rule("constant_input", constant_input),
     Rule("scale_at_floor", scale_at_floor),
     Rule("gradient_scale", gradient_scale),

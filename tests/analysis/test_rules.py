@@ -1,6 +1,9 @@
 """Each rule fires where it should, and is silent where it should."""
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Tuple
 
 import numpy as np
@@ -32,6 +35,7 @@ FULL = read([1.0, np.inf], "float32")
 BFLOAT = read(np.array([0x7F80, 0x3F80], np.uint16), "bfloat16")
 EMPTY_HALF = read(np.empty(0, np.float16))
 PADDED = read(np.pad(CLEAN, ((0, 14), (0, 14)), constant_values=np.inf).reshape(1, 1, 16, 16), format="FRACTAL_NZ", original_shape=(2, 2))
+MASKED = np.array([[-np.inf, -np.inf], [1, 2]], np.float16)
 GRADIENT = "gradient_tape/model/fc/MatMul"
 
 FIRES = [
@@ -49,6 +53,20 @@ FIRES = [
     ("log_or_reciprocal", case("RealDiv", inputs=[CLEAN, np.array([1, 0], np.float16)])),
     ("log_or_reciprocal", case("SqrtGrad", inputs=[np.array([0.0], np.float16), CLEAN])),
     ("log_or_reciprocal", case("RsqrtGrad", inputs=[np.array([100.0], np.float16), CLEAN])),
+    ("weights_lost", case("ReadVariableOp", "inherited", inputs=[INF], origin="variable", origin_detail={"name": "dense/kernel:0", "element": [0, 1]})),
+    ("weights_lost", case("MatMul", "inherited", inputs=[INF], host=True, origin="variable")),
+    ("masked_row", case("SoftmaxV2", "inherited", inputs=[MASKED], outputs=[np.array([[np.nan, np.nan], [0.5, 0.5]], np.float16)])),
+    ("masked_row", case("LogSoftmax", "inherited", inputs=[MASKED], outputs=[np.array([np.nan], np.float16)], dumped_producer=True)),
+    ("power", case("Square", inputs=[np.array([1, 300.0], np.float16)])),
+    ("power", case("Pow", inputs=[np.array([50.0], np.float16), np.array([3.0], np.float16)])),
+    ("power", case("Gelu", "internal", inputs=[np.array([41.0], np.float16)], outputs=[CLEAN])),
+    ("power", case("SquaredDifference", inputs=[np.array([200.0], np.float16), np.array([-200.0], np.float16)])),
+    ("optimizer_float16", case("ResourceApplyAdam", inputs=[np.array([0.1], np.float16)])),
+    ("optimizer_float16", case("ApplyMomentumD", "internal", inputs=[np.array([0.1], np.float16)], outputs=[CLEAN])),
+    ("dot_product", case("BatchMatMulV2")),
+    ("dot_product", case("Conv2D", "computed_here", inputs=[np.array([300.0], np.float16), CLEAN])),
+    ("sum_range", case("ReduceSumD")),
+    ("sum_range", case("AddV2")),
     ("exponent", case("Exp", inputs=[np.array([1, 11.2], np.float16)])),
     ("exponent", case("Cosh", inputs=[np.array([1, -12.0], np.float16)])),
     ("cube_accumulation", case("MatMulV2", bits=0x400, core="AI Core")),
@@ -90,6 +108,26 @@ SILENT = [
     ("log_or_reciprocal", case("Log", "inherited", inputs=[np.array([0.0, np.inf], np.float16)])),
     ("log_or_reciprocal", case("RsqrtGrad", inputs=[np.array([10.0], np.float16), CLEAN])),
     ("log_or_reciprocal", case("Pow", inputs=())),
+    ("weights_lost", case("MatMul", "inherited", inputs=[INF], host=True, origin="data")),
+    ("weights_lost", case("MatMul")),
+    ("masked_row", case("Softmax", "inherited", inputs=[MASKED], outputs=[np.array([[0.0, 1.0], [0.5, 0.5]], np.float16)])),
+    ("masked_row", case("Softmax", "inherited", inputs=[np.array([np.nan, -np.inf], np.float16)], outputs=[np.array([np.nan], np.float16)])),
+    ("masked_row", case("SoftmaxGrad", "inherited", inputs=[MASKED], outputs=[np.array([np.nan], np.float16)])),
+    ("masked_row", case("Mul", "inherited", inputs=[MASKED], outputs=[np.array([np.nan], np.float16)])),
+    ("power", case("Square", inputs=[np.array([1, 200.0], np.float16)])),
+    ("power", case("Square", inputs=[np.array([1, 300.0], np.float32)], outputs=[FULL])),
+    ("power", case("Pow", inputs=[np.array([50.0], np.float16), np.array([-3.0], np.float16)])),
+    ("power", case("Mul", inputs=[np.array([1, 300.0], np.float16)])),
+    ("optimizer_float16", case("ResourceApplyAdam", inputs=[np.array([0.1], np.float32)], outputs=())),
+    ("optimizer_float16", case("Mul")),
+    ("dot_product", case("MatMul", op_name=GRADIENT)),
+    ("dot_product", case("MatMul", bits=0x400, core="AI Core")),
+    ("dot_product", case("MatMul", outputs=[FULL])),
+    ("dot_product", case("MatMul", "internal", outputs=[CLEAN])),
+    ("dot_product", case("Mul")),
+    ("sum_range", case("ReduceSumD", outputs=[FULL])),
+    ("sum_range", case("Sum", op_name=GRADIENT)),
+    ("sum_range", case("Sum", "inherited", inputs=[INF])),
     ("exponent", case("Exp", inputs=[np.array([1, 11.0], np.float16)])),
     ("exponent", case("Exp", inputs=[np.array([1, -300.0], np.float16)])),
     ("exponent", case("Exp", inputs=[np.array([1, 12.0], np.float32)], outputs=[FULL])),
@@ -154,6 +192,13 @@ def test_the_most_specific_comes_first() -> None:
     assert advise(case("Exp", inputs=[np.array([1, 20.0], np.float16)]))[0] == ("exponent", "keep_float32")
     assert advise(case("Cast", inputs=[np.array([0, -1e9], np.float32)]))[0] == ("mask_constant", "cast_range", "keep_float32")
     assert advise(case("Cast", inputs=[np.array([0, 2e9], np.float32)]))[0] == ("cast_range", "mask_constant", "keep_float32")
+
+
+def test_the_committed_table_is_printed() -> None:
+    script = Path(__file__).resolve().parent.parent / "rule_table.py"
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(script.parent.parent))
+    assert done.returncode == 0, done.stdout
+    assert all("| %s |" % rule.code in done.stdout for rule in RULES)
 
 
 def test_evidence_points_at_the_element() -> None:

@@ -145,6 +145,58 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "scaling and float32 don't change it; a wider integer type does.",
         "状态表明是整数运算溢出，而非浮点溢出：请检查 {op_name} 附近的索引计算、计数器和转整数操作。loss scale 与 float32 对此无效，可改用更宽的整数类型。",
     ),
+    "advice.weights_lost.title": ("The weights are lost already", "权重已经损坏"),
+    "advice.weights_lost": (
+        "{name} was not finite before this step began: an earlier step spoiled it, and no change of precision brings it back. Go back to the last good "
+        "checkpoint, and let something guard the weights: dynamic loss scaling skips steps whose gradients are not finite.\n"
+        "    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)\n"
+        "Where that is on already, look at what is not a gradient: moving averages, assignments of your own, a learning rate of inf or nan.",
+        "{name} 在该步开始之前就已非有限：它已被更早的训练步破坏，调整精度无法恢复。请回退到最近一个正常的检查点，并对权重加以保护：动态 loss scale 会跳过梯度非有限的步。\n"
+        "    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)\n"
+        "如果已经启用，请检查梯度之外的更新：滑动平均、自行编写的赋值、为 inf 或 nan 的学习率。",
+    ),
+    "advice.masked_row.title": ("A whole row is masked", "整行都被屏蔽"),
+    "advice.masked_row": (
+        "{op_type} gives NaN in {tensor} because all of a row of its input is -Inf: nothing is left to share out. Mask with a finite value, and see that "
+        "each row keeps an element (padding rows too), or set such rows to 0 afterwards.\n"
+        "    scores = tf.where(mask, scores, tf.cast(-1.0e4, scores.dtype))",
+        "{op_type} 的输入中有一整行都是 -Inf，没有可分配的概率，因此 {tensor} 得到 NaN。请使用有限的掩码值，并保证每一行（包括填充行）至少保留一个元素，或事后将这些行置 0。\n"
+        "    scores = tf.where(mask, scores, tf.cast(-1.0e4, scores.dtype))",
+    ),
+    "advice.power.title": ("A square or a power is too large", "平方或幂过大"),
+    "advice.power": (
+        "{tensor} holds {value}; raised to the power of {exponent} it leaves the type's range from {bound} on. Normalise before squaring, or square and "
+        "sum in float32.\n"
+        "    y = tf.reduce_mean(tf.square(tf.cast(x, tf.float32)))",
+        "{tensor} 中含有 {value}；其 {exponent} 次幂从 {bound} 起就超出该类型的范围。请先归一化再做平方，或以 float32 计算平方与求和。\n"
+        "    y = tf.reduce_mean(tf.square(tf.cast(x, tf.float32)))",
+    ),
+    "advice.optimizer_float16.title": ("Weights are updated in float16", "以 float16 更新权重"),
+    "advice.optimizer_float16": (
+        "{op_type} works on float16: an epsilon of 1e-8 becomes 0 there, squared gradients overflow from 256 on, and small updates vanish. Keep weights "
+        "and optimizer state in float32, which is what mixed precision means: the policy is mixed_float16, not float16.\n"
+        '    tf.keras.mixed_precision.set_global_policy("mixed_float16")',
+        "{op_type} 直接在 float16 上更新：1e-8 的 epsilon 会变成 0，梯度从 256 起平方即溢出，较小的更新量也会丢失。权重和优化器状态应保持 float32，"
+        "这正是混合精度的含义：策略应为 mixed_float16，而不是 float16。\n"
+        '    tf.keras.mixed_precision.set_global_policy("mixed_float16")',
+    ),
+    "advice.dot_product.title": ("The products add up beyond the type's range", "乘加结果超出表示范围"),
+    "advice.dot_product": (
+        "The inputs of {op_type} fit (up to {input_largest}), their sums of products don't: {tensor} overflows. Make the inputs smaller where they are made: "
+        "LayerNorm or BatchNorm before this layer, attention scores divided by sqrt(d) before the product and not after, smaller initial weights, weight decay.\n"
+        "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
+        "{op_type} 的输入在范围内（最大 {input_largest}），但乘积之和超出范围，{tensor} 溢出。请从源头减小输入：在该层之前加 LayerNorm 或 BatchNorm，"
+        "注意力分数在相乘之前（而非之后）除以 sqrt(d)，减小初始权重，使用权重衰减。\n"
+        "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
+    ),
+    "advice.sum_range.title": ("The sum leaves the type's range", "求和结果超出表示范围"),
+    "advice.sum_range": (
+        "{op_type} adds finite values to more than {tensor} can hold. Use a mean where a sum is not needed, and compute losses in float32; in a residual "
+        "network, normalise before the addition.\n"
+        "    loss = tf.reduce_mean(tf.cast(per_example, tf.float32))",
+        "{op_type} 把有限的值相加，结果超出 {tensor} 的表示范围。不必求和时请改用均值，损失函数请以 float32 计算；残差网络请在相加之前做归一化。\n"
+        "    loss = tf.reduce_mean(tf.cast(per_example, tf.float32))",
+    ),
     "advice.ask_support.title": ("Ask the vendor's support", "联系厂商技术支持"),
     "advice.ask_support": (
         "No known cause fits. Ask the vendor's support and attach: this report (report.json), the dump folder of this step, the versions of CANN, "
