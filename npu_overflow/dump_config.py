@@ -20,6 +20,7 @@ from npu_overflow.ranks import rank_folder, ranks_of
 __all__ = [
     "DEFAULT_GRAPH_PATH",
     "DEFAULT_PLAIN_PATH",
+    "after_default",
     "configure_at_open",
     "configure_overflow",
     "configured_dump_path",
@@ -125,8 +126,6 @@ def configure_at_open(npu_device: Any, dump_path: str, say: Callable[..., None])
     Returns:
         a function that puts ``open`` back, unless somebody else has replaced it since.
     """
-    modules: List[Any] = [npu_device, getattr(npu_device, "npu_device", None)]
-    places = [(module, module.open) for module in modules if callable(getattr(module, "open", None))]
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -141,6 +140,13 @@ def configure_at_open(npu_device: Any, dump_path: str, say: Callable[..., None])
 
         return opening
 
+    return _replace_open(npu_device, wrap)
+
+
+def _replace_open(npu_device: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Replace ``open`` in the package and in the module that defines it; returns what puts it back unless somebody else has replaced it since."""
+    modules: List[Any] = [npu_device, getattr(npu_device, "npu_device", None)]
+    places = [(module, module.open) for module in modules if callable(getattr(module, "open", None))]
     wrappers = [(module, original, wrap(original)) for module, original in places]
     for module, _original, wrapper in wrappers:
         module.open = wrapper
@@ -151,6 +157,56 @@ def configure_at_open(npu_device: Any, dump_path: str, say: Callable[..., None])
                 module.open = original
 
     return undo
+
+
+def after_default(npu_device: Any, done: Callable[[], None]) -> Callable[[], None]:
+    """Call ``done()`` each time a device has become the default: ``as_default`` assigns what it patches, so a wrapper put there before is lost.
+
+    Returns:
+        a function that undoes it, unless somebody else has replaced the same since.
+    """
+    undo: List[Callable[[], None]] = []
+    kinds: List[Any] = []
+
+    def wrap(handle: Any) -> None:
+        kind = next((base for base in type.mro(type(handle)) if "as_default" in vars(base)), None)
+        if kind is None or kind in kinds:
+            return
+        real = vars(kind)["as_default"]
+
+        @functools.wraps(real)
+        def as_default(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = real(self, *args, **kwargs)
+            done()
+            return made
+
+        def put_back() -> None:
+            if vars(kind).get("as_default") is as_default:
+                setattr(kind, "as_default", real)  # noqa: B010
+
+        setattr(kind, "as_default", as_default)  # noqa: B010
+        kinds.append(kind)
+        undo.append(put_back)
+
+    for handle in _instances(npu_device).values():
+        wrap(handle)
+
+    def opened(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def opening(*args: Any, **kwargs: Any) -> Any:
+            handle = original(*args, **kwargs)
+            wrap(handle)
+            return handle
+
+        return opening
+
+    undo.append(_replace_open(npu_device, opened))
+
+    def undo_all() -> None:
+        while undo:
+            undo.pop()()
+
+    return undo_all
 
 
 def loaded_adapter() -> Any:

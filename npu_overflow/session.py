@@ -13,11 +13,12 @@ import socket
 import sys
 import time
 import weakref
-from typing import Any, Callable, Iterator, List, Optional, Tuple, TypeVar, cast
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, TypeVar, cast
 
-from npu_overflow import loss_scale, ranks, saved
+from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
+from npu_overflow.collectors.weights import load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
@@ -25,11 +26,22 @@ from npu_overflow.policy import Look, Policy
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 
-__all__ = ["Session"]
+__all__ = ["Session", "active"]
 
 log = logging.getLogger("npu_overflow")
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_active: weakref.WeakSet[Session] = weakref.WeakSet()
+
+#: said once in a process, however many trainings it has
+_ONCE = ("watch.blind", "ascend.opened_without_dump.note", "watch.restart_alone")
+_said: Set[str] = set()
+
+
+def active() -> List[Session]:
+    """The sessions of trainings that have begun and not ended."""
+    return [session for session in list(_active) if session._active]
 
 
 def _harmless(method: F) -> F:
@@ -72,11 +84,12 @@ class Session:
     # --- a training begins and ends ---------------------------------------------------------------------------------------------
 
     @_harmless
-    def begin(self, model: Any = None) -> None:
+    def begin(self, model: Any = None, announce: bool = True) -> None:
         """Training begins: find optimizers, choose the collector, take the first look.
 
         Args:
             model: the Keras model in ``fit``, or None in a loop of the user's own.
+            announce: whether to say at once that it is watched, else when the first step shows that something trains.
         """
         if self._active:
             self._end()  # the training before was left by an exception
@@ -84,7 +97,7 @@ class Session:
         self._ranks = ranks.ranks_of()
         self.state, self.drops, self.stop_requested = "watching", [], False
         self.reports = []
-        self._step = self._looked = self._calls = 0
+        self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
@@ -96,23 +109,89 @@ class Session:
         )
         self._manifest = self._new_manifest()
         self._active = True
+        self._by_itself = announce
+        _active.add(self)
         atexit.register(_at_exit, weakref.ref(self))
-        self._collector, why = choose(options.collector)
+        self._context = _context()
+        if not self._choose_collector():
+            return
+        if announce:
+            self._announce()
+        self._restore(model)
+        for optimizer in self._optimizers(model):
+            self.add_optimizer(optimizer)
+
+    def _choose_collector(self) -> bool:
+        """Choose and prepare the collector; False where it can't work, the watch is off then."""
+        assert self._training is not None
+        self._collector, why = choose(self.options.collector)
         try:
             self._collector.prepare(self._training)
         except CannotCollect as error:
             self._turn_off(error)
-            return
-        self.say("watch.collector." + self._collector.name, why=why)
+            return False
+        self._announcement: Optional[Tuple[str, str]] = ("watch.collector." + self._collector.name, why)
         self._check_every = self._looks_apart()
         self._manifest.collector = self._collector.name
-        for optimizer in self._optimizers(model):
-            self.add_optimizer(optimizer)
+        if self.options.on_overflow == "restart" and getattr(self._collector, "needs_restart", False):
+            if self._ranks.several:
+                self.say("watch.restart_several", always=True, size=self._ranks.world_size)
+            elif not restart.wants_restart():
+                self.say("watch.restart_alone", always=True)
+        return True
+
+    def _renew(self) -> None:
+        """Opening an Ascend device replaces TensorFlow's eager context: every variable of before is dead, also those of optimizers watched here."""
+        context = _context()
+        if context is None or context is self._context:
+            return
+        replaced, self._context = self._context is not None, context
+        if not replaced:
+            return
+        assert self._training is not None and self._collector is not None
+        dead = [reader.optimizer for reader in self._training.readers]
+        for known in (self._training.readers, self._policies, self._manifest.optimizers):
+            known.clear()
+        if self.options.collector == "auto" and self._collector.name == "host" and dump_config.is_device_open():
+            self._collector.close()
+            if not self._choose_collector():
+                return
+            if self._by_itself:
+                self._announce()
+        for optimizer in self._optimizers(self._training.model):
+            if not any(optimizer is item for item in dead):
+                self.add_optimizer(optimizer)
+
+    def _restore(self, model: Any) -> None:
+        """Start from the weights saved at the trigger of the run before; once in a process, as soon as the model has its weights."""
+        self._restoring = False
+        if not self.options.restore or self._training is None or "restored" in _said:
+            return
+        if model is None:
+            self._restoring = False
+            return
+        if not model.built or not model.weights:
+            self._restoring = True
+            return
+        _said.add("restored")
+        path = weights_path(self._training.dump_path, self._ranks.rank)
+        try:
+            load_weights(model, path)
+        except (OSError, ValueError) as error:
+            self.say("watch.not_restored", always=True, reason=getattr(error, "strerror", None) or str(error))
+            return
+        self.say("watch.restored", path=saved.shown(path))
+
+    def _announce(self) -> None:
+        said, self._announcement = self._announcement, None
+        if said is not None:
+            self.say(said[0], why=said[1])
 
     @_harmless
     def add_optimizer(self, optimizer: Any) -> None:
         """Watch one more optimizer; one that is watched already is left alone."""
         assert self._training is not None
+        self._renew()
         reader = loss_scale.reader_for(optimizer)
         if any(known.optimizer is reader.optimizer for known in self._training.readers):
             return
@@ -153,7 +232,7 @@ class Session:
         self._active = False
         try:
             if self.state == "collecting":
-                self._report()
+                self._report(short=failed)
             if self.state != "off" and not failed:
                 self._closing_line()
         finally:
@@ -167,7 +246,7 @@ class Session:
         for overflowing, steps, rate in seen:
             self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
         assert self._training is not None
-        if self._calls >= 20 and not self._training.readers:
+        if self._calls >= 20 and not self._training.readers and self._by_itself:
             self.say("watch.no_optimizer", always=True)
 
     def fail(self) -> None:
@@ -188,6 +267,7 @@ class Session:
     @_harmless
     def before_fit_call(self, model: Any, steps: int) -> None:
         """``fit`` is about to run its training function over ``steps`` steps."""
+        self._renew()
         self._force(self._step, steps)
         if self.state == "collecting" and self._collector is not None:
             self._collector.arm_fit(model, self._step)
@@ -200,7 +280,11 @@ class Session:
             steps: how many since the last call.
             finite: whether the last step's loss was finite, where it is known.
         """
+        self._announce()
+        self._renew()
         self._step += steps
+        if self._restoring and self._training is not None:
+            self._restore(self._training.model)
         if finite is False:
             self._loss_was_bad = True
             if self._training is not None and self._training.bad_since is None:
@@ -219,10 +303,20 @@ class Session:
 
     @_harmless
     def _before_function(self, call: Any) -> None:
+        self._renew()
+        self._look_for_late_optimizers()
         self._calls += 1
         self._force(self._step, 1)
         if self.state == "collecting" and self._collector is not None:
             self._collector.before_function(call, self._step)
+
+    def _look_for_late_optimizers(self) -> None:
+        """Keras can be loaded after the watch began: the making of its optimizers was not seen then."""
+        assert self._training is not None
+        if not self._training.readers and self._training.model is None and self.options.optimizer is None and len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            for optimizer in loss_scale.find_optimizers():
+                self.add_optimizer(optimizer)
 
     @_harmless
     def _after_function(self, call: Any) -> None:
@@ -254,7 +348,14 @@ class Session:
         calls = FunctionCalls(self.function_call)
         calls.install()
         undo.append(calls.remove)
-        undo.append(loss_scale.watch_new_optimizers(self.add_optimizer))
+
+        def made(optimizer: Any) -> None:
+            calls.reinstall()  # of an adapter that was loaded after this
+            self.add_optimizer(optimizer)
+
+        undo.append(loss_scale.watch_new_optimizers(made))
+        if dump_config.loaded_adapter() is not None:
+            undo.append(dump_config.after_default(dump_config.loaded_adapter(), calls.reinstall))
 
     @contextlib.contextmanager
     def marked_step(self) -> Iterator[None]:
@@ -342,12 +443,43 @@ class Session:
 
     def _request(self, error: CannotCollect) -> None:
         """Collecting is impossible in this process: record what is wanted, say what to do, and go on."""
-        self._manifest.request = {"why": error.code, "step": self._step}
-        hint = error.hint(self._language)
-        self.say("watch.request", always=True, reason=error.message(self._language) + (" " + hint if hint else ""))
+        again = restart.can_restart() and not self._ranks.several
+        weights = self._save_weights() if restart.wants_restart() or self.options.on_overflow == "restart" else None
+        self._manifest.request = {"why": error.code, "step": self._step, "when": time.time(), "weights": weights}
         for policy in self._policies:
             policy.reported(self._step)
         self._change("reported")
+        if again and self._asked(weights is not None):
+            self.say("watch.restart", always=True, step=self._step)
+            raise restart.RestartRequested()
+        hint = error.hint(self._language)
+        self.say("watch.request", always=True, reason=error.message(self._language) + (" " + hint if hint else ""))
+        if self._ranks.several and (restart.wants_restart() or self.options.on_overflow == "restart"):
+            self.say("watch.restart_several", always=True, size=self._ranks.world_size)
+        elif restart.wants_restart() and not again:
+            self.say("watch.restart_thread", always=True)
+
+    def _save_weights(self) -> Optional[str]:
+        """Name of the file beside the manifest with the model's weights, or None where there is no model or the disk refuses."""
+        assert self._training is not None
+        model = self._training.model
+        if model is None:
+            return None
+        path = weights_path(self._training.dump_path, self._ranks.rank)
+        try:
+            os.makedirs(self._training.dump_path, exist_ok=True)
+            save_weights(model, path)
+        except OSError as error:
+            self.say("watch.no_disk", always=True, folder=self._training.dump_path, error=str(error))
+            return None
+        return os.path.basename(path)
+
+    def _asked(self, weights: bool) -> bool:
+        try:
+            restart.ask(step=self._step, weights=weights)
+        except OSError:
+            return False
+        return True
 
     def _finish_if_enough(self) -> None:
         assert self._collector is not None and self._collect_from is not None
@@ -358,8 +490,8 @@ class Session:
         if enough or over or late:
             self._report()
 
-    def _report(self) -> None:
-        """Analyze what was collected, save and print it."""
+    def _report(self, short: bool = False) -> None:
+        """Analyze what was collected, save and print it; short above the traceback of a training that failed."""
         assert self._collector is not None and self._training is not None
         self._collector.stop()
         tree = self._collector.tree
@@ -376,13 +508,13 @@ class Session:
         report = saved.analyzed(folder, self._manifest) if tree else saved.empty(folder, self._manifest)
         self.reports.append(report)
         path = saved.save(report, folder, self._manifest, self._language)
-        self._show(report, path, folder)
+        self._show(report, path, folder, 1 if short else self.options.limit)
         if self.options.on_report is not None:
             self._tell_user(report)
         if self.options.on_overflow == "stop":
             self.stop_requested = True
 
-    def _show(self, report: Report, path: Optional[str], folder: str) -> None:
+    def _show(self, report: Report, path: Optional[str], folder: str, limit: int) -> None:
         culprit = report.first.op_name if report.first is not None else None
         if culprit is not None and culprit == self._last_culprit:
             self.say("watch.same_culprit", name=culprit, step=self._step)
@@ -392,7 +524,7 @@ class Session:
             from npu_overflow.report import terminal
 
             sys.stdout.write("\n")  # a progress bar may stand on this line
-            terminal.print_report(report, limit=self.options.limit, saved=path, next_command="npu-overflow analyze %s" % saved.shown(folder),
+            terminal.print_report(report, limit=min(limit, self.options.limit), saved=path, next_command="npu-overflow analyze %s" % saved.shown(folder),
                                   language=self._language)
             sys.stdout.flush()
 
@@ -468,9 +600,18 @@ class Session:
 
     def say(self, code: str, always: bool = False, **values: Any) -> None:
         """One line to the user: on stderr, so that results on stdout stay clean."""
+        if code in _ONCE and code in _said:
+            return
         if self.options.verbose or always:
+            _said.add(code)
             sys.stderr.write("%snpu_overflow: %s\n" % (ranks.prefix(self._ranks), texts.say(code, self._language, **values)))
             sys.stderr.flush()
+
+
+def _context() -> Any:
+    """TensorFlow's eager context as it is now, or None; nothing is imported or made to look."""
+    safe = getattr(sys.modules.get("tensorflow.python.eager.context"), "context_safe", None)
+    return None if safe is None else safe()
 
 
 def _at_exit(reference: Any) -> None:

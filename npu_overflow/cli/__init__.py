@@ -5,6 +5,7 @@ A command's module has
     ALIASES = ("ac",)                       other names, may be empty
     add_arguments(parser, say)              its options; ``say(code, **values)`` gives a text in the user's language
     run(arguments) -> int                   does it and returns the exit status
+    split(words) -> (own, passed)           only where what follows the options belongs to somebody else; ``arguments`` then has both lists
 
 and its one-line help is the text ``cli.NAME.help``. So a new command is one new file and its texts.
 
@@ -18,16 +19,17 @@ import functools
 import importlib
 import pkgutil
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from npu_overflow.cli import _shell
+from npu_overflow.errors import NpuOverflowError
 from npu_overflow.report import texts
 from npu_overflow.version import __version__
 
 __all__ = ["commands", "main"]
 
 #: commands in the order of the help; others follow by name
-_ORDER = ("analyze", "show", "mixlist", "demo", "doctor")
+_ORDER = ("run", "analyze", "show", "mixlist", "demo", "doctor")
 
 
 def commands() -> Dict[str, Any]:
@@ -61,13 +63,23 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         The exit status.
     """
     language = texts.language_of_user()
-    parser = _parser(commands(), language)
-    given: Optional[List[str]] = None if argv is None else [str(item) for item in argv]
+    found = commands()
+    parser = _parser(found, language)
+    given = [str(item) for item in (sys.argv[1:] if argv is None else argv)]
+    split = getattr(found.get(given[0]), "split", None) if given else None
+    own, passed = split(given[1:]) if split is not None else (given[1:], [])
     try:
-        arguments = parser.parse_args(given)
+        arguments = parser.parse_args(given[:1] + own)
     except SystemExit as stop:  # argparse has printed its help or its complaint
         return stop.code if isinstance(stop.code, int) else 0
     if arguments.command is None:
         parser.print_help(sys.stderr)
         return 2
-    return _shell.guarded(arguments.run, arguments, getattr(arguments, "language", None) or language)
+    arguments.own, arguments.passed = own, passed
+    language = getattr(arguments, "language", None) or language
+    if split is None:
+        return _shell.guarded(arguments.run, arguments, language)
+    try:
+        return int(arguments.run(arguments))
+    except NpuOverflowError as error:  # how the program that was started ends is its own affair
+        return _shell.complain_of(error, language)

@@ -17,11 +17,14 @@ def _forget() -> None:
 
 def _patched() -> List[Tuple[Any, str]]:
     """What ``as_default`` replaces."""
+    import keras  # noqa: F401
     import tensorflow as tf
     from tensorflow.python.eager import def_function
     from tensorflow.python.ops import nn_ops, script_ops
 
-    places = [(tf, "function"), (def_function.Function, "__call__"), (tf, "device"), (script_ops, "EagerFunc"), (tf, "py_function")]
+    raw = [module for name, module in sys.modules.items() if name.startswith("tensorflow.") and name.endswith("raw_ops")]
+    places: List[Tuple[Any, str]] = [(module, "MatMul") for module in raw if hasattr(module, "MatMul")]
+    places += [(tf, "function"), (def_function.Function, "__call__"), (tf, "device"), (script_ops, "EagerFunc"), (tf, "py_function")]
     return places + [(nn_ops, "dropout_v2"), (tf.nn, "dropout")]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Dict, Pattern, Set, Tuple
 __all__ = ["LANGUAGES", "known", "language_of_user", "say", "translate"]
 
 LANGUAGES = ("en", "zh")
-CATALOGUES = ("errors", "problems", "report", "advice", "watch", "commands", "html")
+CATALOGUES = ("errors", "problems", "report", "advice", "watch", "commands", "launcher", "html")
 
 _texts: Dict[str, Tuple[str, str]] = {}
 

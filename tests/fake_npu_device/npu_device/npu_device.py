@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, Optional
+import sys
+from typing import Any, Dict, Iterator, List, Optional
 
 from npu_device import _device
 from npu_device.configs import NpuConfig
@@ -115,6 +116,9 @@ def _patch_tensorflow() -> None:
     if not getattr(real_eager_func, "_fake_npu", False):
         script_ops.EagerFunc = type("EagerFunc", (real_eager_func,), {"_fake_npu": True})
         tf.py_function = _renamed(tf.py_function)
+    for space in raw_operators():
+        if not getattr(space.MatMul, "_fake_npu", False):
+            space.MatMul = _on_device(space.MatMul)
     # the dropout of before is kept under one name: after a second call it is this one, and calls itself
     nn_ops._npu_dropout = nn_ops.dropout_v2
 
@@ -129,6 +133,30 @@ def _renamed(function: Any) -> Any:
         return function(*args, **kwargs)
 
     return py_function
+
+
+def raw_operators() -> List[Any]:
+    """The modules from which layers take their product; Keras has one of its own, which comes with it."""
+    import keras  # noqa: F401
+
+    return [module for name, module in sorted(sys.modules.items()) if name.startswith("tensorflow.") and name.endswith("raw_ops") and hasattr(module, "MatMul")]
+
+
+def _on_device(original: Any) -> Any:
+    """The float16 products of layers run on the device, under the names that they have in the graph."""
+
+    def MatMul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: Optional[str] = None) -> Any:
+        import tensorflow as tf
+
+        if not _device.running_graph() or tf.executing_eagerly() or a.dtype != tf.float16 or transpose_a or transpose_b:
+            return original(a=a, b=b, transpose_a=transpose_a, transpose_b=transpose_b, name=name)
+        from npu_device import testing
+
+        scope = tf.compat.v1.get_default_graph().get_name_scope()
+        return testing.matmul(a, b, (scope + "/" if scope else "") + (name or "MatMul"), lambda step: False)
+
+    MatMul._fake_npu = True  # type: ignore[attr-defined]
+    return MatMul
 
 
 def _call_of(original: Any) -> Any:

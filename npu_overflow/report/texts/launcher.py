@@ -1,0 +1,79 @@
+"""What ``npu-overflow run`` and restarts say."""
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+TEXTS: Dict[str, Tuple[str, str]] = {
+    "cli.run.help": (
+        "start a training script under the watch, without a change to it",
+        "在监视下启动训练脚本，脚本无需任何修改",
+    ),
+    "cli.run.about": (
+        "Starts a training script (or a module with -m) with the watch on every fit and every training loop and, on Ascend, with the overflow dump "
+        "configured before the device opens. Exit status and signals stay the script's. Options stand before the script; -- ends them.",
+        "启动训练脚本（或用 -m 启动模块）：自动监视每个 fit 和每个训练循环；在昇腾设备上，会在设备打开前配置溢出 dump。退出码和信号均与脚本一致。"
+        "选项写在脚本之前，-- 表示选项结束。",
+    ),
+    "cli.run.script": ("the script, followed by its own arguments", "要运行的脚本，其后为脚本自身的参数"),
+    "cli.run.module": ("run a module as python -m does; its arguments follow", "以 python -m 的方式运行模块，其后为模块自身的参数"),
+    "cli.run.restart": (
+        "on Ascend: leave the dump off at first; once overflow is frequent start the script once more, from its own command line, with the dump on "
+        "(one rank only)",
+        "昇腾设备：起初不开启 dump；一旦溢出频繁，便以原命令行重新启动脚本一次并开启 dump（仅限单个 rank）",
+    ),
+    "cli.run.option.patience": ("overflows within the window that are frequent (5)", "窗口内达到该次数即视为频繁溢出（5）"),
+    "cli.run.option.window": ("steps (100)", "窗口的步数（100）"),
+    "cli.run.option.warmup": ("steps in which a scale that begins too high may settle (20)", "允许过高的初始 loss scale 回落的步数（20）"),
+    "cli.run.option.min_scale": ("one overflow that leaves the scale at or below it is enough (1.0)", "一次溢出使 loss scale 不高于该值即触发（1.0）"),
+    "cli.run.option.at_steps": ("collect at these training steps, such as 40,41 or 40:50", "在这些训练步采集，例如 40,41 或 40:50"),
+    "cli.run.option.check_every": ("steps between looks at the scale, or auto", "两次读取 loss scale 之间的步数，或 auto"),
+    "cli.run.option.keep": ("overflowing steps collected (3)", "采集的溢出步数（3）"),
+    "cli.run.option.max_collect_steps": ("steps after which what there is gets analyzed (20)", "经过这些步后，分析已采集的内容（20）"),
+    "cli.run.option.max_collect_seconds": ("seconds after which what there is gets analyzed (300)", "经过这些秒后，分析已采集的内容（300）"),
+    "cli.run.option.max_reports": ("reports in one training (5)", "一次训练中的报告数上限（5）"),
+    "cli.run.option.limit": ("operators shown in the terminal (3)", "终端中显示的算子个数（3）"),
+    "cli.run.option.dump_path": ("folder of the dump trees (precision_data/overflow/dump)", "dump 目录（precision_data/overflow/dump）"),
+    "cli.run.option.max_disk": ("most that is kept on disk (2GB)", "磁盘占用上限（2GB）"),
+    "cli.run.option.max_memory": ("most of tensors held while a step is collected (256MB)", "采集单步时保留张量的内存上限（256MB）"),
+    "cli.run.option.collector": ("auto, ascend or host (auto)", "auto、ascend 或 host（auto）"),
+    "cli.run.option.on_overflow": ("after a report: report goes on, stop ends fit, restart is --restart (report)", "报告之后：report 继续训练，stop 结束 fit，restart 等同 --restart（report）"),
+    "cli.run.option.restore": ("start from the weights saved at the trigger of the run before", "从上次运行触发时保存的权重开始训练"),
+    "cli.run.option.tensorboard_dir": ("folder for TensorBoard", "TensorBoard 目录"),
+    "cli.run.option.language": ("en or zh (from the locale)", "en 或 zh（取自系统区域设置）"),
+    "cli.run.option.verbose": ("0 prints nothing but errors (1)", "0 表示除错误外不输出（1）"),
+    "run.nothing": ("No script was given.", "未给出脚本。"),
+    "run.nothing.hint": ("npu-overflow run [OPTIONS] script.py ARGS…, or -m MODULE ARGS…", "用法：npu-overflow run [选项] script.py 参数…，或 -m 模块 参数…"),
+    "run.no_module": ("-m needs the name of a module.", "-m 需要模块名。"),
+    "run.missing": ("There is no script {path}.", "脚本 {path} 不存在。"),
+    "run.missing.hint": ("Options stand before the script, its own arguments behind it.", "选项写在脚本之前，脚本自身的参数写在其后。"),
+    "run.restarting": (
+        "the script is started once more, with the dump on from its first step (overflow was frequent at step {step}).",
+        "现在重新启动脚本，从第一步起开启 dump（第 {step} 步时溢出已频繁）。",
+    ),
+    "run.restarting.weights": (
+        "the script is started once more, with the dump on from its first step and from the weights saved at step {step}.",
+        "现在重新启动脚本，从第一步起开启 dump，并从第 {step} 步保存的权重开始。",
+    ),
+    "watch.restart_alone": (
+        "on_overflow='restart' needs a supervisor: start the script with npu-overflow run --restart. Here only a request is recorded.",
+        "on_overflow='restart' 需要监督进程：请用 npu-overflow run --restart 启动脚本。此处仅会记录请求。",
+    ),
+    "watch.restart": (
+        "step {step}: overflow is frequent, and the device was opened without the dump: the script is ended here and started once more with it.",
+        "第 {step} 步：溢出频繁，而设备打开时没有开启 dump：脚本在此结束，并将开启 dump 重新启动。",
+    ),
+    "watch.restart_several": (
+        "with {size} ranks nothing is restarted, as ending one would stall the others. Start the whole job again with npu-overflow run (without --restart): "
+        "the dump is then on from the first step.",
+        "共有 {size} 个 rank，不会重新启动：结束其中一个会使其他 rank 停住。请用 npu-overflow run（不带 --restart）重新启动整个作业，dump 将从第一步起开启。",
+    ),
+    "watch.restart_thread": (
+        "the training does not run on the main thread, so the script can't be ended for a restart; start it again with npu-overflow run.",
+        "训练不在主线程中运行，无法结束脚本以便重启；请用 npu-overflow run 重新启动。",
+    ),
+    "watch.restored": ("weights of the run before were restored: {path}", "已恢复上次运行的权重：{path}"),
+    "watch.not_restored": (
+        "the weights of the run before were not restored ({reason}); the training starts from its own beginning.",
+        "未恢复上次运行的权重（{reason}）；训练从头开始。",
+    ),
+}
