@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from npu_overflow.dump.reader import OperatorDump
     from npu_overflow.dump.record import Record
     from npu_overflow.dump.tensor import Tensor
+    from npu_overflow.report.model import TensorSummary
 
 __all__ = ["ALIASES", "add_arguments", "run"]
 
@@ -186,6 +187,7 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
         screen.add_lines([[("  ", "")] + line for line in lines])
     else:
         screen.add((texts.say("report.tensors_none", language), "dim"), margin="  ")
+    _histogram(screen, counted, language)
     if arguments.index:
         _selection(screen, chosen[0], arguments.index, language)
     elif any(_has_values(tensor) for _, tensor in chosen):
@@ -198,6 +200,16 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
         _save(screen, chosen, path, arguments, language)
     screen.show()
     return 0
+
+
+def _histogram(screen: Screen, counted: List[Tuple[str, TensorSummary]], language: str) -> None:
+    """Magnitudes: bars of one tensor, a line each of several."""
+    from npu_overflow.report.bars import histogram_lines, sparklines
+
+    lines = histogram_lines(counted[0][1], screen.width - 2) if len(counted) == 1 else sparklines(counted[:MOST_SHOWN], screen.width - 2)
+    if lines:
+        screen.heading(texts.say("cli.show.histogram", language))
+        screen.add_lines([[("  ", "")] + line for line in lines])
 
 
 def _chosen(tensors: List[Named], arguments: argparse.Namespace) -> List[Named]:

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.report.model import LossScale, TensorSummary
 
-__all__ = ["LOG2_MAX", "MOST_BARS", "MOST_DROPS", "histogram", "loss_scale_curve", "special_counts"]
+__all__ = ["LOG2_MAX", "MOST_BARS", "MOST_DROPS", "bins", "histogram", "loss_scale_curve", "special_counts"]
 
 #: log2 of the largest finite value of each type
 LOG2_MAX: Dict[str, float] = {
@@ -45,7 +45,7 @@ def special_counts(tensor: TensorSummary) -> List[Tuple[str, int]]:
     return [(name, count) for name, count in counts if count]
 
 
-def _bins(tensor: TensorSummary) -> Tuple[int, List[int]]:
+def bins(tensor: TensorSummary) -> Tuple[int, List[int]]:
     """(exponent of the first bin, counts) without the values at ±MAX; what is no histogram counts as none."""
     given: Mapping[str, Any] = tensor.histogram or {}
     low, counts = given.get("low"), given.get("counts")
@@ -71,7 +71,7 @@ def histogram(tensor: TensorSummary) -> Optional[str]:
 
     Heights are logarithmic: a single value must be seen beside a million.
     """
-    low, counts = _bins(tensor)
+    low, counts = bins(tensor)
     special = special_counts(tensor)
     if not counts and not special:
         return None

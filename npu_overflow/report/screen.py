@@ -34,7 +34,7 @@ PROSE = 100
 LEAST_WIDTH, MOST_WIDTH = 30, 160
 
 #: for outputs that can't write them
-_ASCII = {"±": "+-", "─": "-", "→": "->", "…": "...", "·": "-", "▶": ">", "×": "x"}
+_ASCII = {"±": "+-", "─": "-", "→": "->", "…": "...", "·": "-", "▶": ">", "×": "x", **dict(zip("▁▂▃▄▅▆▇█", "..::==##"))}
 
 
 class Screen:

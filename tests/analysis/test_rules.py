@@ -196,7 +196,7 @@ def test_the_most_specific_comes_first() -> None:
 
 def test_the_committed_table_is_printed() -> None:
     script = Path(__file__).resolve().parent.parent / "rule_table.py"
-    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True, cwd=str(script.parent.parent))
+    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert all("| %s |" % rule.code in done.stdout for rule in RULES)
 

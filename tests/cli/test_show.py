@@ -21,6 +21,25 @@ def test_a_dump(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "  input.0   [0, :]   0   1   2   3" in out
 
 
+def test_the_histogram_of_a_dump_and_of_one_tensor(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(tree / DUMP)]) == 0
+    out = capsys.readouterr().out
+    assert "Magnitudes" in out and "  output.0      2^0 " in out and " 2^8  ±MAX 1\n" in out
+    assert main(["show", str(tree / DUMP), "--tensor", "output.0"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.split("\n")]
+    assert ["2^1", "…", "2^2"] == next(line for line in lines if line[:1] == ["2^1"])[:3]
+    assert next(line for line in lines if line[:3] == ["2^7", "…", "2^8"])[-1] == "128"
+    assert next(line for line in lines if line[:1] == ["±MAX"])[-1] == "1"
+
+
+def test_the_histogram_in_ascii(tree: Path) -> None:
+    from cli_helpers import run
+
+    done = run("show", str(tree / DUMP), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert all(ord(char) < 128 for char in done.stdout) and "Magnitudes" in done.stdout
+
+
 def test_a_record(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pt", str(tree / RECORD)]) == 0
     out = capsys.readouterr().out

@@ -151,6 +151,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.show.details": ("details", "详情"),
     "cli.show.silent": ("No part of this record reports an overflow.", "该记录中没有任何部分上报溢出。"),
     "cli.show.statistics": ("Statistics", "统计值"),
+    "cli.show.histogram": ("Magnitudes (logarithmic, zeros left out)", "量级分布（对数刻度，零不计）"),
     "cli.show.values": ("First values", "前若干个值"),
     "cli.show.selection": ("{name}[{index}]  shape {shape}", "{name}[{index}]  形状 {shape}"),
     "cli.show.stored": ("values in the order of the device", "按设备上的存储顺序"),
