@@ -64,6 +64,7 @@ class AscendCollector(Collector):
         self._from: Optional[int] = None
         self._collecting = False
         self._began = time.time()
+        self._asked_default = False
 
     # --- the protocol
 
@@ -96,6 +97,10 @@ class AscendCollector(Collector):
             unit.kept = True
 
     def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
+        if self._training is not None and not self._asked_default and dump_config.is_device_open():
+            self._asked_default = True
+            if not dump_config.is_default():
+                self._training.say("ascend.not_default")
         if self._files is None:
             return
         last = first_step + steps - 1

@@ -11,8 +11,9 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Flow, Op, Origin
-from npu_overflow.collectors.hooks import gradients_given
+from npu_overflow.collectors.naming import install_plain_layers
 from npu_overflow.collectors.observe import MAX_HELD, MAX_PASSED_ON, Held, HeldTensor
+from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.replay import StepFindings
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
@@ -88,11 +89,18 @@ class _Traced:
             run(given)
             return list(self._extra)
 
-        with UndoLog(), _callbacks(self._callback), _Intercepted(self._thread, self._gradients):
-            self._function = tf.function(step)
-            self._concrete = self._function.get_concrete_function(arguments)
-            self._arguments = arguments
+        self._function, self._arguments = tf.function(step), arguments
+        undo = intercept(self._mine, self._given) + install_plain_layers(self._mine)
+        try:
+            with UndoLog(), _callbacks(self._callback):
+                self._concrete = self._function.get_concrete_function(arguments)
+        finally:
+            for put_back in reversed(undo):
+                put_back()
         self._refuse()
+
+    def _mine(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def run(self) -> List[Any]:
         """Run the copy once; variables are put back."""
@@ -114,7 +122,7 @@ class _Traced:
     # --- tracing ----------------------------------------------------------------------------------------------------------------
 
     def _callback(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
-        if graph is not None and graph is self._graph and threading.get_ident() == self._thread:
+        if graph is not None and graph is self._graph and self._mine():
             name = op_name.decode() if isinstance(op_name, bytes) else op_name
             self._seen(op_type.decode() if isinstance(op_type, bytes) else op_type, inputs, outputs, name)
 
@@ -137,11 +145,13 @@ class _Traced:
         self._results[name] = len(self._extra)
         self._extra.append(value)
 
-    def _gradients(self, gradients: List[Any]) -> None:
+    def _given(self, optimizer: Any, gradients: List[Any]) -> bool:
+        """An optimizer was given gradients: it applies none."""
         for gradient in gradients:
             tensor = getattr(gradient, "values", gradient) if hasattr(gradient, "dense_shape") else gradient
             if tensor is not None and getattr(tensor, "graph", None) is self._graph:
                 self.gradients.append(tensor.name)
+        return False
 
     # --- blame ------------------------------------------------------------------------------------------------------------------
 
@@ -222,35 +232,3 @@ class _callbacks:
 
     def __exit__(self, *exc: object) -> None:
         compat.internals().get("remove_callback")(self._callback)
-
-
-class _Intercepted:
-    """Optimizers do nothing on this thread; what they are given is told."""
-
-    def __init__(self, thread: int, tell: Callable[[List[Any]], None]) -> None:
-        self._thread, self._tell = thread, tell
-        self._undo: List[Callable[[], None]] = []
-
-    def __enter__(self) -> None:
-        for kind in compat.iter_optimizer_classes():
-            for method in ("apply_gradients", "apply"):
-                if method in kind.__dict__:
-                    self._replace(kind, method)
-
-    def _replace(self, kind: type, method: str) -> None:
-        real = kind.__dict__[method]
-
-        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != self._thread:
-                return real(optimizer, *args, **kwargs)
-            self._tell(gradients_given(method, args, kwargs)[1])
-            return getattr(optimizer, "iterations", None)
-
-        setattr(kind, method, apply)
-        self._undo.append(lambda: setattr(kind, method, real))
-
-    def __exit__(self, *exc: object) -> None:
-        while self._undo:
-            self._undo.pop()()
-
-

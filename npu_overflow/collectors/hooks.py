@@ -13,15 +13,16 @@ import logging
 import sys
 import threading
 from types import TracebackType
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
 from npu_overflow.collectors.naming import GraphNames, install_loops, install_scopes
+from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Careful", "Hooks", "Watcher", "gradients_given"]
+__all__ = ["Careful", "Hooks", "Watcher"]
 
 log = logging.getLogger("npu_overflow")
 
@@ -89,16 +90,9 @@ class _Thread(threading.local):
     last: Optional[_Forward] = None  # the operator that ran last
     gradient: Optional[Op] = None  # forward operator of the gradient function that is running
     backward = 0  # depth of running tape.gradient calls
-    applying = 0
 
     def __init__(self) -> None:
         self.names = GraphNames()
-
-
-def gradients_given(method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tuple[List[Any], List[Any]]:
-    """What an optimizer's ``apply_gradients`` or ``apply`` was given, as a list that may be passed on, and the gradients in it."""
-    given = list(args[0] if args else kwargs.get("grads_and_vars", kwargs.get("grads", ())))
-    return given, [pair[0] for pair in given] if method == "apply_gradients" else given
 
 
 _busy = threading.Lock()
@@ -171,7 +165,7 @@ class Hooks:
         self._undo += install_loops(self._names)
         if self._functions == "eager":
             self._install_functions(internals)
-        self._install_optimizers()
+        self._undo += intercept(self._mine, self._given)
 
     def next_call(self) -> None:
         """The next call of a tf.function of the step begins: operator names start again, as in a graph of its own."""
@@ -300,32 +294,10 @@ class Hooks:
 
         self._patch(kind, "__call__", call)
 
-    def _install_optimizers(self) -> None:
-        for kind in compat.iter_optimizer_classes():
-            for method in ("apply_gradients", "apply"):
-                if method in kind.__dict__:
-                    self._patch(kind, method, self._optimizer_method(method, kind.__dict__[method]))
-
-    def _optimizer_method(self, method: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        hooks = self
-
-        def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not hooks._mine() or hooks._thread.applying:
-                return real(optimizer, *args, **kwargs)
-            given, gradients = gradients_given(method, args, kwargs)
-            hooks._told(lambda: hooks._watcher.gradients(optimizer, gradients))
-            if hooks._apply == "skip":
-                return getattr(optimizer, "iterations", None)
-            hooks._thread.applying += 1
-            try:
-                if args:
-                    return real(optimizer, given, *args[1:], **kwargs)
-                name = "grads_and_vars" if "grads_and_vars" in kwargs else "grads"
-                return real(optimizer, **dict(kwargs, **{name: given}))
-            finally:
-                hooks._thread.applying -= 1
-
-        return apply
+    def _given(self, optimizer: Any, gradients: List[Any]) -> bool:
+        """An optimizer was given gradients; returns whether it shall apply them."""
+        self._told(lambda: self._watcher.gradients(optimizer, gradients))
+        return self._apply != "skip"
 
     def _patch(self, kind: Any, name: str, value: Any) -> None:
         self._undo.append(compat.patch(kind, name, value))

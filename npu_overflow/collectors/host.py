@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.functions import Call, draws_of, mapped, needed, pair_up, writes_variables
+from npu_overflow.collectors.functions import Call, needed, writes_variables
 from npu_overflow.collectors.graph_replay import findings_by_graph
 from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
@@ -15,6 +15,7 @@ from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.source import SourceLines
+from npu_overflow.collectors.steps import MAX_STEPS_A_CALL, FitStep, FunctionStep, take_batches
 from npu_overflow.collectors.undo import Unlogged
 from npu_overflow.errors import CannotCollect
 from npu_overflow.options import WatchOptions
@@ -24,7 +25,6 @@ __all__ = ["HostCollector"]
 log = logging.getLogger("npu_overflow")
 
 MAX_CALLS = 16  # calls of tf.functions that make one step of a custom loop
-MAX_STEPS_A_CALL = 8  # weights move between the steps of one call: copies are kept for so many
 
 Readings = List[Tuple[Any, Any]]  # reader, what it read
 
@@ -118,7 +118,7 @@ class HostCollector(Collector):
             given = batches.feed(drawn, iterator.element_spec)
         else:
             real, given = self._over_batches(real), drawn
-        step_of_user = _FitStep(model, drawn)
+        step_of_user = FitStep(model, drawn)
         with self._harmless():
             self._before(step, step_of_user)
         result = real(given)
@@ -148,9 +148,7 @@ class HostCollector(Collector):
         if not self._armed:
             return
         self._calls = [*self._calls[-MAX_CALLS + 1 :], call]
-        iterators = _iterators_in((call.args, call.kwargs))
-        if iterators:
-            _take_batches(call, iterators)
+        take_batches(call)
         self._readings_before = self._readings()
         if self._early(self._readings_before) and id(call.function) in self._moving:
             self._attempt(step, self._function_step(), self._readings_before)
@@ -171,8 +169,8 @@ class HostCollector(Collector):
         """Whether TensorFlow places operators on a GPU."""
         return environment.core() == "GPU"
 
-    def _function_step(self) -> _FunctionStep:
-        return _FunctionStep(needed(self._calls, self._writes, self._several()))
+    def _function_step(self) -> FunctionStep:
+        return FunctionStep(needed(self._calls, self._writes, self._several()))
 
     def _writes(self, call: Call) -> bool:
         key = id(call.function)
@@ -215,14 +213,14 @@ class HostCollector(Collector):
             assert self._training is not None
             self._training.fail()
 
-    def _before(self, step: int, step_of_user: _FitStep) -> None:
+    def _before(self, step: int, step_of_user: FitStep) -> None:
         self._readings_before, self._snapshot = self._readings(), None
         if self._early(self._readings_before):
             self._attempt(step, step_of_user, self._readings_before)
         elif 1 < step_of_user.steps <= MAX_STEPS_A_CALL:
             self._snapshot = Snapshot.take(step_of_user.variables())
 
-    def _after(self, step: int, step_of_user: _FitStep) -> None:
+    def _after(self, step: int, step_of_user: FitStep) -> None:
         readings = self._readings_before
         if self._early(readings) or not _overflowed(readings, self._readings(), step_of_user.steps):
             return
@@ -337,85 +335,6 @@ class HostCollector(Collector):
         return [(reader, reader.read()) for reader in (self._training.readers if self._training else [])]
 
 
-class _FitStep:
-    """One call of ``fit``'s compiled function."""
-
-    def __init__(self, model: Any, drawn: List[Any]) -> None:
-        self._model, self._batches = model, drawn
-        self.steps = len(drawn)
-        strategy = getattr(model, "distribute_strategy", None)
-        self._strategy = strategy if getattr(strategy, "num_replicas_in_sync", 1) > 1 else None
-
-    def run(self, next_call: Callable[[], None]) -> None:
-        for i, batch in enumerate(self._batches):
-            if i:
-                next_call()
-            self._one(batch)
-
-    def _one(self, batch: Any) -> None:
-        self._strategy.run(self._model.train_step, args=(batch,)) if self._strategy is not None else self._model.train_step(batch)
-
-    def arguments(self) -> Any:
-        """The batch, for a replay as a graph."""
-        return self._batches[0]
-
-    def run_on(self, batch: Any) -> None:
-        """The step on the graph's own inputs."""
-        self._one(batch)
-
-    def labels(self) -> Dict[int, Tuple[str, str, Any]]:
-        found: Dict[int, Tuple[str, str, Any]] = {}
-        for batch in self._batches:
-            found.update(batches.labels_of(batch, ("x", "y", "sample_weight")))
-        return found
-
-    def variables(self) -> List[Any]:
-        optimizer = self._model.optimizer
-        slots = optimizer.variables
-        return list(self._model.variables) + list(slots() if callable(slots) else slots)
-
-
-class _FunctionStep:
-    """The calls of tf.functions that made one step of a loop of the user's own."""
-
-    steps = 1
-
-    def __init__(self, calls: List[Call]) -> None:
-        self._calls = calls
-
-    def run(self, next_call: Callable[[], None]) -> None:
-        table: Dict[int, Any] = {}  # tensors of the real calls -> those of this replay
-        for i, call in enumerate(self._calls):
-            if i:
-                next_call()
-            args, kwargs = mapped(call.again(), table)
-            result = call.function.python_function(*args, **kwargs)
-            if call.result is not None:
-                pair_up(call.result, result, table)
-                for exchanged in call.exchanged:  # reduced over workers: here this worker's own values stand for them
-                    pair_up(exchanged, result, table)
-
-    def arguments(self) -> Any:
-        """The arguments of every call, for a replay as a graph."""
-        return [call.again() for call in self._calls]
-
-    def run_on(self, arguments: Any) -> None:
-        """The step on the graph's own inputs. Tensors that one call hands to the next are those of this trace."""
-        if len(self._calls) > 1:
-            raise CannotCollect("replay.raised", error="several functions")
-        for call, (args, kwargs) in zip(self._calls, arguments):
-            call.function.python_function(*args, **kwargs)
-
-    def labels(self) -> Dict[int, Tuple[str, str, Any]]:
-        found: Dict[int, Tuple[str, str, Any]] = {}
-        for call in reversed(self._calls):
-            found.update(batches.labels_of(call.args, call.names))
-            found.update(batches.labels_of(call.kwargs))
-            for batch in call.drawn:
-                found.update(batches.labels_of(batch, ("x", "y", "sample_weight")))
-        return found
-
-
 def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
     """Whether a step in between overflowed: the scale fell, or the growth counter did not advance although the scale did not grow."""
     for (_, then), (_, now) in zip(before, after):
@@ -427,23 +346,6 @@ def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
         if stands and now.counter < then.counter + steps and (now.counter == 0 or steps > 1):
             return True
     return False
-
-
-def _iterators_in(structure: Any) -> List[Any]:
-    """Dataset iterators among the arguments of a call."""
-    if isinstance(structure, (tuple, list)):
-        return [found for item in structure for found in _iterators_in(item)]
-    if isinstance(structure, dict):
-        return _iterators_in(list(structure.values()))
-    return [structure] if batches.can_feed(structure) else []
-
-
-def _take_batches(call: Call, iterators: List[Any]) -> None:
-    """Draw by hand what the call is going to draw, so that a replay can be fed the same; where the graph doesn't tell how much, the
-    function draws for itself and its replay will say that it can't."""
-    count = draws_of(call) if len(iterators) == 1 else None
-    if count is not None and 0 < count <= MAX_STEPS_A_CALL:
-        call.take(batches.draw(iterators[0], count), iterators[0])
 
 
 def _nowhere() -> None:

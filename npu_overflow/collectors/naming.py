@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from npu_overflow.collectors import compat
 
-__all__ = ["GraphNames", "install_loops", "install_scopes"]
+__all__ = ["GraphNames", "install_loops", "install_plain_layers", "install_scopes"]
 
 
 class GraphNames:
@@ -102,6 +102,33 @@ def install_scopes(names: Callable[[], Any], scope_now: Callable[[], str]) -> Li
             scope._name = name
 
     return [internals.replace("open_scope", open_scope), compat.patch(kind, "__enter__", enter)]
+
+
+def install_plain_layers(mine: Callable[[], bool]) -> List[Callable[[], None]]:
+    """Let the layers of Keras be entered again under their own names while a graph is traced: Keras 3 enters each of them twice, which
+    would number all of them. Returns what undoes it.
+
+    Args:
+        mine: whether the present thread traces the graph.
+    """
+    internals = compat.internals()
+    if not (internals.has("name_scope") and internals.has("scope_class")):
+        return []
+    scope_now, kind = internals.get("name_scope"), internals.get("scope_class")
+    real_enter = kind.__enter__
+
+    def enter(scope: Any) -> Any:
+        name = scope._name
+        if not name or name.endswith("/") or not mine() or not compat.is_keras(sys._getframe(1)):
+            return real_enter(scope)
+        around = scope_now()
+        scope._name = (around + "/" if around else "") + name + "/"
+        try:
+            return real_enter(scope)
+        finally:
+            scope._name = name
+
+    return [compat.patch(kind, "__enter__", enter)]
 
 
 def install_loops(names: Callable[[], Any]) -> List[Callable[[], None]]:
