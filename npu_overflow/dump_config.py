@@ -24,6 +24,7 @@ __all__ = [
     "configure_at_open",
     "configure_overflow",
     "configured_dump_path",
+    "is_default",
     "is_device_open",
     "loaded_adapter",
     "npu_device_dump_config",
@@ -217,6 +218,13 @@ def loaded_adapter() -> Any:
 def is_device_open(npu_device: Any = None) -> bool:
     """Whether a device was opened in this process. A closed one counts: opening it again gives the stale handle and reads no options."""
     return bool(_instances(npu_device))
+
+
+def is_default(npu_device: Any = None) -> bool:
+    """Whether an open device is TensorFlow's default; True where the adapter can't be asked."""
+    inner = getattr(npu_device if npu_device is not None else loaded_adapter(), "npu_device", None)
+    asks = getattr(inner, "global_npu_ctx", None)
+    return asks() is not None if callable(asks) else True
 
 
 def open_device(npu_device: Any = None) -> Optional[int]:

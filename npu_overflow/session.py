@@ -99,6 +99,7 @@ class Session:
         self.reports = []
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
+        self._made: List[Any] = []
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
         self._last_culprit: Optional[str] = None
@@ -112,9 +113,9 @@ class Session:
         self._by_itself = announce
         _active.add(self)
         atexit.register(_at_exit, weakref.ref(self))
-        self._context = _context()
         if not self._choose_collector():
             return
+        self._context = _context()
         if announce:
             self._announce()
         self._restore(model)
@@ -186,6 +187,12 @@ class Session:
         said, self._announcement = self._announcement, None
         if said is not None:
             self.say(said[0], why=said[1])
+
+    @_harmless
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer is being made: watch it from the next step on. A class that was loaded later can still be in the middle of making it."""
+        self._renew()
+        self._made.append(optimizer)
 
     @_harmless
     def add_optimizer(self, optimizer: Any) -> None:
@@ -313,6 +320,8 @@ class Session:
     def _look_for_late_optimizers(self) -> None:
         """Keras can be loaded after the watch began: the making of its optimizers was not seen then."""
         assert self._training is not None
+        while self._made:
+            self.add_optimizer(self._made.pop(0))
         if not self._training.readers and self._training.model is None and self.options.optimizer is None and len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             for optimizer in loss_scale.find_optimizers():
@@ -351,7 +360,7 @@ class Session:
 
         def made(optimizer: Any) -> None:
             calls.reinstall()  # of an adapter that was loaded after this
-            self.add_optimizer(optimizer)
+            self.optimizer_made(optimizer)
 
         undo.append(loss_scale.watch_new_optimizers(made))
         if dump_config.loaded_adapter() is not None:
@@ -363,6 +372,7 @@ class Session:
         if self.state == "off" or self._collector is None:
             yield
             return
+        self._look_for_late_optimizers()
         self._force(self._step, 1)
         before, calls = self._step, self._calls
         if self.state == "collecting" and not self._collector.knows_functions:

@@ -130,7 +130,7 @@ class Watches:
         if self._loop is None and self._scaling_is_loaded():
             self._loop = Session(self._options)
             self._loop.begin(None, announce=False)
-            self._loop_undo.append(loss_scale.watch_new_optimizers(self._loop.add_optimizer))
+            self._loop_undo.append(loss_scale.watch_new_optimizers(self._loop.optimizer_made))
         return self._loop
 
     def _scaling_is_loaded(self) -> bool:

@@ -107,6 +107,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "npu_overflow.npu_device_dump_config(npu_device) before npu_device.open().",
         "设备打开时没有开启溢出 dump：仅监视溢出，无法采集溢出算子。如需采集，请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)。",
     ),
+    "ascend.not_default": (
+        "the Ascend device is open but not the default, so nothing runs on it: call npu_device.open().as_default().",
+        "昇腾设备已打开，但不是默认设备，没有任何计算在其上运行：请调用 npu_device.open().as_default()。",
+    ),
     "ascend.unfinished": (
         "dumps of {count} steps were still being written when they were analyzed.",
         "分析时仍有 {count} 个训练步的 dump 未写完。",
