@@ -193,7 +193,7 @@ def _(s: Setting) -> Fault:
     model = s.compile(s.model(inputs, s.head(h, 1e-6)))
     pooled = f16(bad).reshape(BATCH, 2, 2, 2, 2, channels)
     by_hand = quiet(lambda: np.add.reduce(np.add.reduce(pooled, 4, dtype=np.float16), 2, dtype=np.float16) / np.float16(4))
-    truth = Truth("AvgPool", s.path("net/hot") + ("/AvgPool2d" if s.keras3 else "/AvgPool"), start=4)
+    truth = Truth("AvgPool", s.path("net/hot/AvgPool"), start=4)
     return Fault(Fit(model, good=s.uniform(bad.shape), bad=bad, start=4), truth, Hand([f16(bad)], by_hand))
 
 
