@@ -60,5 +60,6 @@ def sparklines(tensors: Sequence[Tuple[str, TensorSummary]], width: int) -> List
         most = math.log1p(max(sums))
         marks = "".join(_LEVELS[min(7, int(8 * math.log1p(count) / most))] if count else "·" for count in sums)
         bad = "  ".join("%s %d" % pair for pair in special_counts(tensor))
-        lines.append([(pad(name, column), "head"), (pad("2^%d" % low, 7, True) + " ", "dim"), (marks, ""), (" 2^%d" % (low + len(counts)), "dim"), ("  " + bad if bad else "", "bad")])
+        end = (" 2^%d" % (low + len(counts)), "dim")
+        lines.append([(pad(name, column), "head"), (pad("2^%d" % low, 7, True) + " ", "dim"), (marks, ""), end, ("  " + bad if bad else "", "bad")])
     return lines

@@ -1,6 +1,7 @@
 """The chain of an overflow: from the operator that made it through those that read it, and how it spreads over steps, devices and ranks."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Sequence, Set, Tuple
 
@@ -107,11 +108,16 @@ def spread(report: Report) -> Spread:
     steps = set()
     found = [operator for operator in report.operators if operator.verdict != "absorbed"]
     for operator in found:
-        members.setdefault((operator.op_type, operator.op_name), []).append(operator)
+        members.setdefault((operator.op_type, _as_in_files(operator.op_name)), []).append(operator)
         steps.add((operator.train_step,) if operator.train_step is not None else (None, operator.model_id, operator.step))
-    shares = [Share(group[0], len(group), _numbers(group, "device"), _numbers(group, "rank")) for group in members.values()]
+    shares = [Share(max(group, key=lambda operator: operator.inputs is not None), len(group), _numbers(group, "device"), _numbers(group, "rank")) for group in members.values()]
     shares.sort(key=lambda share: (-share.operator.steps_first, -share.operator.steps_seen))
     return Spread(tuple(shares), len(steps), _places(found, "device"), _places(found, "rank"))
+
+
+def _as_in_files(name: Optional[str]) -> Optional[str]:
+    """A name as files spell it: of an operator that was not opened nothing else is known."""
+    return None if name is None else re.sub(r"[./\\ ]", "_", name)
 
 
 def _numbers(group: Sequence[Operator], name: str) -> Tuple[int, ...]:

@@ -9,6 +9,7 @@ from npu_overflow.report import texts, wording
 from npu_overflow.report.culprit import VERDICT_STYLES, show_culprit
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells
+from npu_overflow.report.lineage import spread
 from npu_overflow.report.model import Operator, Report
 from npu_overflow.report.screen import Screen
 from npu_overflow.report.tensors import has_overflow
@@ -47,6 +48,7 @@ def print_report(
     else:
         show_culprit(screen, first, language, report.world_size or 1)
     _others(screen, report, limit, language)
+    _spread(screen, report, language)
     _problems(screen, report, language)
     _about(screen, report, saved, next_command if next_command is not None else next_command_of(report), language)
     screen.show()
@@ -150,6 +152,35 @@ def _kinds(operators: Sequence[Operator], language: str) -> str:
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     comma = "、" if language == "zh" else ", "
     return comma.join("%s ×%d" % pair for pair in order[:5]) + (" …" if len(order) > 5 else "")
+
+
+# -- over steps, devices and ranks
+
+#: operators and places that are listed
+MOST_SHARES, MOST_PLACES = 5, 8
+
+
+def _spread(screen: Screen, report: Report, language: str) -> None:
+    """Which operators overflow again and again, and where: a persistent culprit stands out from a passer-by."""
+    found = spread(report)
+    several = [places for places in (found.devices, found.ranks) if len(places) > 1]
+    persistent = [share for share in found.operators if share.operator.steps_seen > 1]
+    if not several and not (found.steps > 1 and persistent):
+        return
+    screen.heading(texts.say("report.spread", language))
+    for share in persistent[:MOST_SHARES]:
+        kind, name = wording.operator_title(share.operator, language)
+        seen = texts.say("report.seen", language, seen=share.operator.steps_seen, first=share.operator.steps_first)
+        screen.add((kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True)
+        screen.add((seen, ""), margin="    ")
+    for code, places in (("device", found.devices), ("rank", found.ranks)):
+        if len(places) > 1:
+            items: List[Line] = [
+                [(texts.say("report.place." + code, language, value=number) + " ", ""), ("×%d" % entries, "dim")] for number, entries, _ in places[:MOST_PLACES]
+            ]
+            if len(places) > MOST_PLACES:
+                items.append([("… +%d" % (len(places) - MOST_PLACES), "dim")])
+            screen.add_items(items, "  ")
 
 
 # -- problems, remarks, the foot

@@ -86,7 +86,8 @@ def test_a_missing_or_old_package(without_tensorflow: None, monkeypatch: pytest.
 
 def test_an_npu_machine(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], without_tensorflow: None) -> None:
     monkeypatch.setattr(_packages, "importable", lambda name: name == "npu_device")
-    monkeypatch.setattr(_packages, "version", lambda name: {"tensorflow": "2.15.1", "numpy": "1.26", "protobuf": "4.25", "rich": "13.0", "jinja2": "3.1"}.get(name))
+    versions = {"tensorflow": "2.15.1", "numpy": "1.26", "protobuf": "4.25", "rich": "13.0", "jinja2": "3.1"}
+    monkeypatch.setattr(_packages, "version", versions.get)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "ascend, in scripts that import npu_device" in out

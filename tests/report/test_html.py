@@ -262,3 +262,9 @@ def test_the_spread_over_steps_devices_and_ranks() -> None:
     assert [(share.operator.op_name, share.entries, share.devices) for share in spread.operators] == [("c", 3, (0, 1)), ("p", 1, (0,))]
     assert spread.steps == 3
     assert [(number, entries, first.op_name) for number, entries, first in spread.devices] == [(0, 2, "p"), (1, 2, "c")]
+
+
+def test_an_operator_that_was_not_opened_is_the_same_operator() -> None:
+    opened = _operator("net/fc.1/mul", steps_seen=2, inputs=(), outputs=(), step=1)
+    spread = lineage.spread(_report(_operator("net_fc_1_mul", steps_seen=2, step=0), opened))
+    assert [(share.operator.op_name, share.entries) for share in spread.operators] == [("net/fc.1/mul", 2)]

@@ -132,6 +132,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.more_operators": ("… and {count} more: {kinds}", "……另有 {count} 个：{kinds}"),
     "report.more_hint": ("--limit shows more", "用 --limit 显示更多"),
     "report.before": ("before it", "在其之前"),
+    "report.spread": ("Over steps, devices and ranks", "按步、设备和 rank 统计"),
     "report.problems": ("Problems with files", "文件问题"),
     "report.remarks": ("Remarks", "备注"),
     "report.more": ("… and {count} more; all of them are in the JSON report", "……另有 {count} 条，完整内容见 JSON 报告"),
