@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Deque, List, Optional, Tuple
+from typing import Deque, List, Optional, Sequence, Tuple
 
 from npu_overflow.loss_scale import Reading
 
@@ -102,7 +102,7 @@ class Policy:
         """A report was made at training step ``step``: the next trigger comes ``window`` steps later at the earliest."""
         self._quiet_until = step + self.window
 
-    def look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None) -> Look:
+    def look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Look:
         """Judge the steps since the look before.
 
         Args:
@@ -112,11 +112,15 @@ class Policy:
             reading: the optimizer's state now, or None where there is none to read.
             finite: what the caller knows of the last step by itself (loss and weights finite), or None. Decides where ``n`` is 1 or where
                 nothing guards the training.
+            told: training steps since the look before that are known from elsewhere to have overflowed (records on disk). They count, whatever the
+                scale does: it is asked where the optimizer sees no overflow.
 
         Returns:
             a Look. Where the look covers several steps its counts are "at least" and never more than really happened.
         """
         previous, self._previous = self._previous, reading
+        if told:
+            return self._told(step, n, told)
         if previous is None or reading is None:
             return self._first_look(step, n, reading, finite)
         steps = self._optimizer_steps(n, previous, reading)
@@ -132,6 +136,15 @@ class Policy:
         if reading.scale > previous.scale:
             self._safe = max(previous.scale, reading.scale / 2)
         return self._judged(step, steps, overflows, probes, reading, drop, first=step - max(n, 1) + 1)
+
+    def _told(self, step: int, n: int, told: Sequence[int]) -> Look:
+        """Overflow that somebody else saw. The scale does not react to it, so there is neither calibration nor probing nor a floor."""
+        self._counted.extend(sorted(told))
+        self.steps += max(n, 1)
+        self.overflowing_steps += len(told)
+        pending = self._pending(step)
+        frequent = len(pending) >= self.patience or not self.guarded
+        return Look(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
 
     def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Look:
         """Nothing to compare with: only what the caller knows counts, and nothing is known to have been clean."""

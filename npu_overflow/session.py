@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 import weakref
-from typing import Any, Callable, Iterator, List, Optional, Set, Tuple, TypeVar, cast
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar, cast
 
 from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
@@ -212,7 +212,7 @@ class Session:
             counts_skipped_steps=reader.counts_skipped_steps,
             floor=reader.floor,
             dynamic=reader.dynamic,
-            guarded=reader.guarded,
+            guarded=reader.guarded or reader.blind,  # blind: overflow records tell, and they are judged by their number
         )
         policy.look(self._step, 0, reader.read())
         self._policies.append(policy)
@@ -418,15 +418,23 @@ class Session:
     def _look(self, finite: Optional[bool]) -> None:
         assert self._training is not None and self._collector is not None
         steps, self._looked = self._step - self._looked, self._step
+        signs: Sequence[int] = ()
+        if any(self._sees_nothing(reader) for reader in self._training.readers) and hasattr(self._collector, "signs"):
+            signs = self._collector.signs(self._step - steps, steps)
         for reader, policy in zip(self._training.readers, list(self._policies)):
             known = finite if not reader.guarded else None
-            look = policy.look(self._step - 1, steps, reader.read(), known)
+            look = policy.look(self._step - 1, steps, reader.read(), known, signs if self._sees_nothing(reader) else ())
             self._collector.step_done(self._step - steps, steps, look.overflows, look.counted, look.pending)
             self._judge(policy, look)
         if self.state == "reported" and not any(policy.is_quiet(self._step) for policy in self._policies):
             self._change("watching")
         if self.state == "collecting":
             self._finish_if_enough()
+
+    @staticmethod
+    def _sees_nothing(reader: loss_scale.Reader) -> bool:
+        """In saturation mode only the NPU's own optimizer asks the device; to every other an overflow looks healthy."""
+        return reader.family != "npu" and loss_scale.npu_mode() == "saturation"
 
     def _judge(self, policy: Policy, look: Look) -> None:
         if look.drop is not None:
@@ -447,8 +455,10 @@ class Session:
             self._request(error)
             return
         self._collect_from, self._collect_since, self._collect_forced = step, time.time(), forced
-        if not forced:
+        if not forced and self.drops:
             self.say("watch.trigger", step=step, drops=len(self.drops))
+        elif not forced:
+            self.say("watch.trigger.signs", step=step, count=max([policy.overflowing_steps for policy in self._policies], default=0))
         self._change("collecting")
 
     def _request(self, error: CannotCollect) -> None:

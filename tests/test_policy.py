@@ -337,3 +337,20 @@ def _drops(looks: Sequence[Look]) -> List[Tuple[int, float, float]]:
 def test_drops_are_listed_with_step_and_values() -> None:
     scale = Scale(scale=64.0)
     assert _drops(run(scale, policy_for(scale), [False, True, False, True])) == [(1, 64.0, 32.0), (3, 32.0, 16.0)]
+
+
+def test_overflow_known_from_elsewhere_counts_although_the_scale_stands() -> None:
+    policy = Policy(patience=3, window=10)
+    policy.look(-1, 0, Reading(8.0, 0, 0, 2000))
+    looks = [policy.look(step, 1, Reading(8.0, step + 1, step + 1, 2000), told=[step] if step in (0, 4, 9) else ()) for step in range(10)]
+    assert [look.overflows for look in looks] == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    assert [look.trigger for look in looks] == [False] * 9 + [True]
+    assert looks[-1].pending == [0, 4, 9]
+
+
+def test_overflow_known_from_elsewhere_leaves_the_window() -> None:
+    policy = Policy(patience=2, window=10)
+    policy.look(-1, 0, Reading(8.0, 0, 0, 2000))
+    assert not policy.look(0, 1, Reading(8.0, 1, 1, 2000), told=[0]).trigger
+    assert not policy.look(10, 10, Reading(8.0, 11, 11, 2000), told=[10]).trigger
+    assert policy.look(20, 10, Reading(8.0, 21, 21, 2000), told=[11, 19]).trigger

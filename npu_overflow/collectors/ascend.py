@@ -65,6 +65,7 @@ class AscendCollector(Collector):
         self._collecting = False
         self._began = time.time()
         self._asked_default = False
+        self._seen: Set[Tuple[str, ...]] = set()
 
     # --- the protocol
 
@@ -113,6 +114,22 @@ class AscendCollector(Collector):
         if steps > 0:
             self._looks.append(_Look(first_step, last, int(time.time() * 1e6), overflows))
         self._pending = set(pending)
+
+    def signs(self, first_step: int, steps: int) -> List[int]:
+        """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now."""
+        if self._files is None:
+            return []
+        self._tidy()
+        found: List[Tuple[int, int]] = []
+        for unit in self._files.units.values():
+            if unit.kept or unit.parts in self._seen:
+                continue
+            self._files.refresh(unit)  # a record comes after its operator's dump
+            if unit.records:
+                self._seen.add(unit.parts)
+                found.append(unit.step if unit.step is not None else (first_step, first_step + steps - 1))
+        once = {span for span in found if span[0] == span[1]}  # several graphs of one step
+        return sorted([last for _first, last in once] + [last for first, last in found if first != last])
 
     def start(self, step: int) -> None:
         if self._files is None:

@@ -75,6 +75,13 @@ class Collector(abc.ABC):
             pending: steps of counted overflows that are still inside the window (their files must be kept).
         """
 
+    def signs(self, first_step: int, steps: int) -> Sequence[int]:
+        """Training steps for which this collector has come to see signs of overflow since the last call, without any loss scale.
+
+        Asked at each look, before ``step_done``, where the optimizer sees no overflow.
+        """
+        return ()
+
     @abc.abstractmethod
     def start(self, step: int) -> None:
         """Collect from training step ``step`` on.

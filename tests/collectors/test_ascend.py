@@ -561,3 +561,26 @@ def test_the_stock_optimizer_in_saturation_mode_is_warned_of(tmp_path: Path) -> 
 def test_several_steps_a_call(tmp_path: Path) -> None:
     output = _train(tmp_path, loop=4)
     assert "FIRST MatMul model/faulty/MatMul AI Core computed_here" in output
+
+
+STOCK_FIXED = "tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1e-12), dynamic=False, initial_scale=8.0)"
+BLIND = (
+    "npu_overflow: the optimizer LossScaleOptimizer sees no overflow on this device: in saturation mode overflowed values are finite, the loss scale does not "
+    "fall, and the gradients are wrong. Use npu_device.train.optimizer.NpuLossScaleOptimizer."
+)
+
+
+@pytest.mark.tensorflow("<2.7")
+@pytest.mark.parametrize("optimizer", [STOCK, STOCK_FIXED], ids=["dynamic", "fixed"])
+def test_records_on_disk_are_the_sign_where_the_optimizer_sees_nothing(tmp_path: Path, optimizer: str) -> None:
+    # "In saturation mode the stock one never sees an overflow (saturated values are finite): the scale does not fall, every check looks healthy"
+    # "In saturation mode without any usable signal the appearance of overflow records on disk is one."
+    output = _train(tmp_path, optimizer=optimizer)
+    assert output.count(BLIND) == 1
+    assert "although the loss scale stands still, overflow is frequent" in output
+    assert "FIRST MatMul model/faulty/MatMul AI Core computed_here" in output
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_sporadic_records_give_no_report_to_a_blind_optimizer(tmp_path: Path) -> None:
+    assert "STATE watching 0" in _train(tmp_path, optimizer=STOCK, begin=1000)

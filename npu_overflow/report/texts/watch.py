@@ -16,6 +16,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "step {step}: the loss scale fell {drops} times, overflow is frequent: collecting the operators of the next overflowing steps.",
         "第 {step} 步：loss scale 已下降 {drops} 次，溢出频繁：开始采集后续溢出步的算子。",
     ),
+    "watch.trigger.signs": (
+        "step {step}: {count} steps overflowed although the loss scale stands still, overflow is frequent: collecting the operators of the next "
+        "overflowing steps.",
+        "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集后续溢出步的算子。",
+    ),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
     "watch.same_culprit": (
         "step {step}: the same operator overflows first again: {name}",

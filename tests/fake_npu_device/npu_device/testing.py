@@ -44,13 +44,17 @@ def matmul(x: Any, w: Any, op_name: str, when: Callable[[int], bool], op_type: s
         _device.executed(op_name)
         return result
 
+    def product(one: Any, other: Any, **transposed: bool) -> Any:
+        exact = tf.matmul(tf.cast(one, tf.float32), tf.cast(other, tf.float32), **transposed)
+        return tf.cast(exact if _device.inf_nan else tf.clip_by_value(exact, -MAX, MAX), tf.float16)
+
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def run(left: Any, right: Any) -> Any:
         result = tf.numpy_function(kernel, [left, right], tf.float16)
         result.set_shape([left.shape[0], right.shape[1]])
 
         def gradient(upstream: Any) -> Any:
-            return tf.matmul(upstream, right, transpose_b=True), tf.matmul(left, upstream, transpose_a=True)
+            return product(upstream, right, transpose_b=True), product(left, upstream, transpose_a=True)
 
         return result, gradient
 
