@@ -4,6 +4,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Dict, List, Set
 
@@ -95,6 +98,40 @@ def test_readme_lists_the_exit_statuses(name: str) -> None:
 def test_readme_says_that_no_npu_was_used(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
     assert "It has not been run on an NPU." in text or "尚未在真实的 NPU 上运行过。" in text
+
+
+def _commands(page: Path) -> List[str]:
+    """Lines of the page's shell blocks that call the command line, without leading variables."""
+    lines = [re.sub(r"^(\w+=\S+ )+", "", line) for block in _blocks(page, "bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("npu-overflow ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if _commands(page)], ids=_ids)
+def test_commands_are_accepted_as_printed(page: Path) -> None:
+    from npu_overflow import cli
+
+    parser = cli._parser(cli.commands(), "en")
+    for line in _commands(page):
+        words = shlex.split(line.replace("…", ""), comments=True)
+        # what follows the script is the script's own
+        assert (words[1] == "run" and words[2:]) or parser.parse_args(words[1:]).command
+
+
+@pytest.mark.parametrize("language,page", [("en", "docs/troubleshooting.md"), ("zh", "docs/zh/troubleshooting.md")])
+def test_troubleshooting_quotes_messages_that_are_printed(language: str, page: str) -> None:
+    from npu_overflow.report import texts
+
+    quoted = re.findall(r"^> (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    sentences = [pair[1] if language == "zh" else pair[0] for pair in texts._all().values()]
+    patterns = [texts._pattern(sentence) for sentence in sentences if len(sentence) > 10]
+    assert len(quoted) > 15
+    assert [message for message in quoted if not any(pattern.match(message) for pattern in patterns)] == []
+
+
+@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the script that makes the page is not here")
+def test_the_page_of_rules_is_what_the_rules_say() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / ".ci" / "rules_page.py"), "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def _requirements(part: str) -> Set[str]:

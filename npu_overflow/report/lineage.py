@@ -110,7 +110,10 @@ def spread(report: Report) -> Spread:
     for operator in found:
         members.setdefault((operator.op_type, _as_in_files(operator.op_name)), []).append(operator)
         steps.add((operator.train_step,) if operator.train_step is not None else (None, operator.model_id, operator.step))
-    shares = [Share(max(group, key=lambda operator: operator.inputs is not None), len(group), _numbers(group, "device"), _numbers(group, "rank")) for group in members.values()]
+    shares = []
+    for group in members.values():
+        shown = max(group, key=lambda operator: operator.inputs is not None)
+        shares.append(Share(shown, len(group), _numbers(group, "device"), _numbers(group, "rank")))
     shares.sort(key=lambda share: (-share.operator.steps_first, -share.operator.steps_seen))
     return Spread(tuple(shares), len(steps), _places(found, "device"), _places(found, "rank"))
 

@@ -1,4 +1,5 @@
-"""Advice, by rule code: ``advice.CODE`` says what to do, ``advice.CODE.title`` is its headline, ``advice.CODE.host`` replaces the text on a
+"""Advice, by rule code: ``advice.CODE`` says what to do, ``advice.CODE.title`` is its headline, ``advice.CODE.when`` the condition (for the
+documentation), ``advice.CODE.host`` replaces the text on a
 tree of the host collector (CPU, GPU), where Ascend's options do nothing.
 
 Every sentence can use ``{op_type}`` and ``{op_name}``, and what its rule always gives as evidence. Lines that begin with blanks are code.
@@ -9,6 +10,10 @@ from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.keep_float32.title": ("Keep this operator in float32", "让该算子保持 float32 精度"),
+    "advice.keep_float32.when": (
+        "The operator made the overflow itself, and a result of it is float16 or narrower. bfloat16 has the range of float32 and is not meant.",
+        "溢出由该算子自身产生，且其结果为 float16 或更窄的类型。bfloat16 的表示范围与 float32 相同，不在此列。",
+    ),
     "advice.keep_float32": (
         "Keep the operator in float32.\n"
         "Method 1 (recommended): a mixed-precision list that keeps the type {op_type} in float32. ops_info.json:\n"
@@ -47,6 +52,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "转换回 float16 时，结果必须在其表示范围内。（此处无法生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。）",
     ),
     "advice.cast_range.title": ("The value does not fit the narrower type", "数值超出低精度类型的表示范围"),
+    "advice.cast_range.when": (
+        "A Cast or TransData to float16 overflows, or bit 0x100 of the status is set (Atlas training products).",
+        "转换为 float16 的 Cast 或 TransData 溢出，或状态码的 0x100 位被置位（Atlas 训练系列产品）。",
+    ),
     "advice.cast_range": (
         "A value does not fit float16: from 65520 on it becomes Inf (INF/NaN mode), above 65504 it pins to 65504 (saturation mode). Look at the "
         "operator that makes the input of {op_name}: scale, normalise or clip it before the conversion, or keep that part of the model in float32.\n"
@@ -56,6 +65,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
     ),
     "advice.cube_accumulation.title": ("Matrix accumulation overflowed", "矩阵累加溢出"),
+    "advice.cube_accumulation.when": (
+        "Bit 0x400 of the status is set: the accumulator of the matrix unit (Atlas training products).",
+        "状态码的 0x400 位被置位，即矩阵单元的累加器溢出（Atlas 训练系列产品）。",
+    ),
     "advice.cube_accumulation": (
         "The sum over the inner dimension of the matrix product exceeds the range of its result. Let the matrix unit write float32 (precision_mode "
         '"cube_fp16in_fp32out"), use a smaller loss scale if this is a gradient, or normalise the inputs (LayerNorm before, 1/sqrt(d) scaling, smaller '
@@ -64,6 +77,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "如果是反向梯度，可减小 loss scale；或者对输入做归一化（前置 LayerNorm、按 1/sqrt(d) 缩放、减小初始权重）。",
     ),
     "advice.atomic_add.title": ("Gradients summed by atomic additions", "原子加累加梯度"),
+    "advice.atomic_add.when": (
+        "The record comes from DHA Atomic Add or L2 Atomic Add and not from an AI Core.",
+        "溢出记录来自 DHA Atomic Add 或 L2 Atomic Add，而非 AI Core。",
+    ),
     "advice.atomic_add": (
         "Partial sums were added by atomic operations in float16 ({core}). Look at the findings of AI Core operators first: they often make the values "
         "that overflow here. If this one stands alone, keep the operator {op_type} in float32 or use a smaller loss scale.",
@@ -71,6 +88,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "如果只有这一项，请让 {op_type} 算子保持 float32，或减小 loss scale。",
     ),
     "advice.reduction_inside.title": ("A sum inside the operator overflows", "算子内部的求和溢出"),
+    "advice.reduction_inside.when": (
+        "Neither inputs nor outputs hold an overflow value, and the operator is a pooling, mean, sum, norm or variance.",
+        "输入和输出均不含溢出值，且算子为池化、均值、求和、归一化或方差类。",
+    ),
     "advice.reduction_inside": (
         "{op_type} sums before it divides: the sum overflows although inputs and result are in range. Keep this operator in float32, divide before "
         "summing, or reduce over fewer elements at a time.\n"
@@ -79,6 +100,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    y = tf.reduce_sum(x / n)            # 代替 tf.reduce_mean(x)",
     ),
     "advice.log_or_reciprocal.title": ("Too close to zero, or negative", "输入过于接近零或为负数"),
+    "advice.log_or_reciprocal.when": (
+        "A logarithm, root, quotient or power made the overflow, and its input holds a 0, a negative, or a magnitude below 1/MAX of the result's type.",
+        "对数、开方、除法或幂运算自身产生溢出，且输入中含有 0、负数或小于结果类型 1/MAX 的量级。",
+    ),
     "advice.log_or_reciprocal": (
         "{tensor} holds {value}, which {op_type} can't take. Add an epsilon that float16 can hold: one of 2.98e-8 or less becomes 0, and 1/epsilon "
         "overflows below 1.53e-5; use 1e-4 or larger, or compute this in float32.\n"
@@ -88,6 +113,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    y = tf.math.log(x + 1e-4)           # 或 tf.maximum(x, 1e-4)；除法可用 tf.math.divide_no_nan",
     ),
     "advice.exponent.title": ("The exponent is too large", "指数过大"),
+    "advice.exponent.when": (
+        "An exponential made the overflow, and its input exceeds ln(MAX): 11.09 for float16.",
+        "指数类运算自身产生溢出，且输入超过 ln(MAX)：float16 为 11.09。",
+    ),
     "advice.exponent": (
         "{tensor} holds {value}; exp overflows above {bound}. Subtract the maximum first, use TensorFlow's own stable functions (tf.nn.softmax, "
         "tf.nn.log_softmax, tf.math.softplus, losses with from_logits=True), or clip.\n"
@@ -97,6 +126,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    y = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True)))",
     ),
     "advice.mask_constant.title": ("A mask constant that float16 can't hold", "掩码常量超出 float16 范围"),
+    "advice.mask_constant.when": (
+        "An input holds a magnitude of 1e9 or more, the lowest value of its type, or -Inf and no other overflow value.",
+        "输入中含有不小于 1e9 的量级、该类型的最小值，或仅含 -Inf 而无其他溢出值。",
+    ),
     "advice.mask_constant": (
         "{tensor} holds {value}: probably a mask. Use a value inside float16's range, and never mask a whole row (its softmax has nothing left and "
         "gives NaN).\n"
@@ -105,6 +138,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    scores += (1.0 - mask) * -1.0e4     # 不要使用 -1e9、float32 最小值或 -inf",
     ),
     "advice.constant_input.title": ("The value came from outside", "溢出值来自模型之外"),
+    "advice.constant_input.when": (
+        "The overflow was inherited, and the input that holds it was made by no operator of the dump.",
+        "溢出由上游传入，而含有溢出值的输入并非由本次 dump 中的算子产生。",
+    ),
     "advice.constant_input": (
         "{tensor} already holds the overflow value, and no operator of this dump made it. Look at what is fed into the model: constants, labels, "
         "features, and weights or moving averages that an earlier step may have spoiled.\n"
@@ -113,6 +150,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    tf.debugging.assert_all_finite(x, \"features\")",
     ),
     "advice.gradient_scale.title": ("The loss scale is too large for this gradient", "loss scale 对该梯度过大"),
+    "advice.gradient_scale.when": (
+        "The operator belongs to the backward pass, no operator of the forward pass overflowed before it in this step, and the loss scale is above 1.",
+        "算子属于反向传播，该步中在它之前没有前向算子溢出，且 loss scale 大于 1。",
+    ),
     "advice.gradient_scale": (
         "The forward pass is clean and a gradient overflows: the loss scale is too large for it. Dynamic loss scaling halves it and goes on; this is "
         "a fault only if the scale falls to 1. With a fixed loss scale, choose a smaller one.",
@@ -120,12 +161,20 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "如果使用固定的 loss scale，请改用更小的值。",
     ),
     "advice.scale_at_floor.title": ("Not a scaling problem", "不是 loss scale 的问题"),
+    "advice.scale_at_floor.when": (
+        "The loss scale has fallen to 1 or below.",
+        "loss scale 已降到 1 或以下。",
+    ),
     "advice.scale_at_floor": (
         "The loss scale has fallen to {loss_scale}, and it still overflows: a smaller scale won't help. The forward pass or the data overflows without "
         "any scaling: look for the first operator above, the input range, the learning rate.",
         "loss scale 已降到 {loss_scale}，仍然溢出：继续减小没有用处。不经缩放，前向计算或数据本身就会溢出：请检查上面的首个溢出算子、输入范围和学习率。",
     ),
     "advice.padding.title": ("Only padding overflows", "仅填充区域溢出"),
+    "advice.padding.when": (
+        "Overflow values stand only in the padding of a private format.",
+        "溢出值仅出现在私有格式的填充区域。",
+    ),
     "advice.padding": (
         "The overflow values ({elements} of them) stand only in the padding that {format} adds to {tensor}: the result is right. If the overflow flag "
         "disturbs loss scaling, use a static loss scale without overflow check, or keep a neighbouring operator in float32 so that the format does "
@@ -134,18 +183,30 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "可使用不检查溢出的静态 loss scale，或让相邻算子保持 float32，使该格式不再传播到 {op_type}。",
     ),
     "advice.custom_operator.title": ("A custom operator", "自定义算子"),
+    "advice.custom_operator.when": (
+        "The type is neither one of CANN's nor one of TensorFlow's operators.",
+        "算子类型既不是 CANN 算子，也不是 TensorFlow 算子。",
+    ),
     "advice.custom_operator": (
         "{op_type} is no operator of TensorFlow or CANN that is known here. Check its own formula: sums in float16, squares, exponentials and "
         "quotients overflow inside it; let it compute in float32 internally.",
         "{op_type} 不是已知的 TensorFlow 或 CANN 算子。请检查其计算公式：float16 的求和、平方、指数和除法都可能在内部溢出；可让其内部以 float32 计算。",
     ),
     "advice.integer_status.title": ("Integer arithmetic overflowed", "整数运算溢出"),
+    "advice.integer_status.when": (
+        "Bit 0x8, 0x10 or 0x80 of the status is set (Atlas training products).",
+        "状态码的 0x8、0x10 或 0x80 位被置位（Atlas 训练系列产品）。",
+    ),
     "advice.integer_status": (
         "The status reports integer arithmetic, not floating point: look at index computations, counters and casts to integers near {op_name}. Loss "
         "scaling and float32 don't change it; a wider integer type does.",
         "状态表明是整数运算溢出，而非浮点溢出：请检查 {op_name} 附近的索引计算、计数器和转整数操作。loss scale 与 float32 对此无效，可改用更宽的整数类型。",
     ),
     "advice.weights_lost.title": ("The weights are lost already", "权重已经损坏"),
+    "advice.weights_lost.when": (
+        "On a CPU or GPU: a weight, optimizer slot or accumulator was not finite before the step.",
+        "在 CPU 或 GPU 上：该步开始之前，权重、优化器状态或累加器已非有限。",
+    ),
     "advice.weights_lost": (
         "{name} was not finite before this step began: an earlier step spoiled it, and no change of precision brings it back. Go back to the last good "
         "checkpoint, and let something guard the weights: dynamic loss scaling skips steps whose gradients are not finite.\n"
@@ -156,6 +217,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "如果已经启用，请检查梯度之外的更新：滑动平均、自行编写的赋值、为 inf 或 nan 的学习率。",
     ),
     "advice.masked_row.title": ("A whole row is masked", "整行都被屏蔽"),
+    "advice.masked_row.when": (
+        "A softmax gives NaN, and its input holds -Inf but neither NaN nor +Inf.",
+        "softmax 的输出含有 NaN，而输入只含 -Inf，不含 NaN 或 +Inf。",
+    ),
     "advice.masked_row": (
         "{op_type} gives NaN in {tensor} because all of a row of its input is -Inf: nothing is left to share out. Mask with a finite value, and see that "
         "each row keeps an element (padding rows too), or set such rows to 0 afterwards.\n"
@@ -164,6 +229,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    scores = tf.where(mask, scores, tf.cast(-1.0e4, scores.dtype))",
     ),
     "advice.power.title": ("A square or a power is too large", "平方或幂过大"),
+    "advice.power.when": (
+        "Square, Pow, SquaredDifference, L2Loss or Gelu made the overflow, and an input exceeds the root of MAX (255.9 for squares, 40.3 for cubes in float16).",
+        "Square、Pow、SquaredDifference、L2Loss 或 Gelu 自身产生溢出，且输入超过 MAX 的相应方根（float16 下平方为 255.9，立方为 40.3）。",
+    ),
     "advice.power": (
         "{tensor} holds {value}; raised to the power of {exponent} it leaves the type's range from {bound} on. Normalise before squaring, or square and "
         "sum in float32.\n"
@@ -172,6 +241,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    y = tf.reduce_mean(tf.square(tf.cast(x, tf.float32)))",
     ),
     "advice.optimizer_float16.title": ("Weights are updated in float16", "以 float16 更新权重"),
+    "advice.optimizer_float16.when": (
+        "An optimizer's update operator (ApplyAdam and others) overflows on float16 tensors.",
+        "优化器的更新算子（ApplyAdam 等）在 float16 张量上溢出。",
+    ),
     "advice.optimizer_float16": (
         "{op_type} works on float16: an epsilon of 1e-8 becomes 0 there, squared gradients overflow from 256 on, and small updates vanish. Keep weights "
         "and optimizer state in float32, which is what mixed precision means: the policy is mixed_float16, not float16.\n"
@@ -181,6 +254,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         '    tf.keras.mixed_precision.set_global_policy("mixed_float16")',
     ),
     "advice.dot_product.title": ("The products add up beyond the type's range", "乘加结果超出表示范围"),
+    "advice.dot_product.when": (
+        "A matrix product or convolution of the forward pass made the overflow in a float16 result.",
+        "前向传播中的矩阵乘或卷积在 float16 结果中自身产生溢出。",
+    ),
     "advice.dot_product": (
         "The inputs of {op_type} fit (up to {input_largest}), their sums of products don't: {tensor} overflows. Make the inputs smaller where they are made: "
         "LayerNorm or BatchNorm before this layer, attention scores divided by sqrt(d) before the product and not after, smaller initial weights, weight decay.\n"
@@ -190,6 +267,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
     ),
     "advice.sum_range.title": ("The sum leaves the type's range", "求和结果超出表示范围"),
+    "advice.sum_range.when": (
+        "A sum or an addition of the forward pass made the overflow in a float16 result.",
+        "前向传播中的求和或加法在 float16 结果中自身产生溢出。",
+    ),
     "advice.sum_range": (
         "{op_type} adds finite values to more than {tensor} can hold. Use a mean where a sum is not needed, and compute losses in float32; in a residual "
         "network, normalise before the addition.\n"
@@ -198,6 +279,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    loss = tf.reduce_mean(tf.cast(per_example, tf.float32))",
     ),
     "advice.ask_support.title": ("Ask the vendor's support", "联系厂商技术支持"),
+    "advice.ask_support.when": (
+        "No other rule fits, and the value was not inherited.",
+        "没有其他规则适用，且溢出值不是由上游传入。",
+    ),
     "advice.ask_support": (
         "No known cause fits. Ask the vendor's support and attach: this report (report.json), the dump folder of this step, the versions of CANN, "
         "driver, TensorFlow and the adapter, and the precision options in use. If a file is named among the problems, dump that step again first.",
