@@ -547,13 +547,13 @@ def _accumulated(s: Setting, empty: Callable[[Any], Any]) -> Fault:
     return Fault(training, truth)
 
 
-@fault("float16_gradient_accumulator")
+@fault("float16_gradient_accumulator", numerics="blames the read that follows the sum")
 def _(s: Setting) -> Fault:
     """Eight gradients of some 15 000 added up in a float16 variable, within one step."""
     return _accumulated(s, lambda total: s.tf.zeros(total.shape, total.dtype))
 
 
-@fault("float16_gradient_accumulator_kept")
+@fault("float16_gradient_accumulator_kept", numerics="blames the read that follows the sum")
 def _(s: Setting) -> Fault:
     """The same, emptied with zeros_like: the Inf that the step before left is read and harms nobody."""
     return _accumulated(s, s.tf.zeros_like)

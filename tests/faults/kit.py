@@ -620,7 +620,7 @@ def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optiona
             if "<<" not in text:
                 return "?", text[:200]
             op_type, _, op_name = text.partition("<<")[2].partition(">>")[0].partition("|")
-            return op_type.strip("b'"), plain_scopes(op_name) or "(eager)"
+            return op_type[2:-1] if op_type.startswith("b'") else op_type, plain_scopes(op_name) or "(eager)"
         finally:
             tf.debugging.disable_check_numerics()
             callback.get_check_numerics_error_message = real

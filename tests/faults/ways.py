@@ -169,7 +169,7 @@ def _(s: Setting) -> Fault:
 # --- options of compile and fit -----------------------------------------------------------------------------------------------------------
 
 
-@fault("steps_per_execution")
+@fault("steps_per_execution", numerics="names the operator of the loop over steps, while/net/hot/MatMul")
 def _(s: Setting) -> Fault:
     """Four steps a call: the scale falls four times within one."""
     planted = Planted(s, falls=False)
