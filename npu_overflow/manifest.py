@@ -63,6 +63,7 @@ class Manifest:
         train_steps: data_index (the folder's name) -> training step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
+        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
         request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever executed from it.
         reports: files of the reports made, relative to the manifest.
         folder: where it was read from or written to last; not in the file.
@@ -92,6 +93,7 @@ class Manifest:
     train_steps: Dict[int, int] = field(default_factory=dict)
     remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
     reason: Optional[str] = None
+    finding: Optional[Dict[str, Any]] = None
     request: Optional[Dict[str, Any]] = None
     reports: List[str] = field(default_factory=list)
     schema: int = SCHEMA
@@ -335,6 +337,7 @@ _CHECKS: Dict[str, Callable[[Any], Any]] = {
     "train_steps": _map(_digits, _whole),
     "remarks": _list(_row(_text, _facts)),
     "reason": _text,
+    "finding": _facts,
     "request": _facts,
     "reports": _list(_inside),
 }

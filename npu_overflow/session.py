@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import io
 import logging
 import os
 import socket
@@ -21,10 +22,12 @@ from npu_overflow.collectors.choice import choose
 from npu_overflow.collectors.weights import load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
+from npu_overflow.neighbours import neighbours
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.policy import Look, Policy
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
+from npu_overflow.report.tensorboard import Board
 
 __all__ = ["Session", "active"]
 
@@ -76,6 +79,7 @@ class Session:
         self.drops: List[Tuple[int, float, float]] = []
         self.reports: List[Report] = []
         self.stop_requested = False
+        self.board = Board(options.tensorboard_dir)
         self._active = False
         self._collector: Optional[Collector] = None
         self._training: Optional[Training] = None
@@ -100,6 +104,7 @@ class Session:
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
         self._made: List[Any] = []
+        self._other_rank: Optional[int] = None
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
         self._last_culprit: Optional[str] = None
@@ -240,9 +245,12 @@ class Session:
         try:
             if self.state == "collecting":
                 self._report(short=failed)
+            if self.state != "off":
+                self._tell_of_other_rank(last=True)
             if self.state != "off" and not failed:
                 self._closing_line()
         finally:
+            self.board.close()
             if self._collector is not None:
                 self._collector.close()
             if self._manifest.folder is not None:
@@ -439,6 +447,7 @@ class Session:
     def _judge(self, policy: Policy, look: Look) -> None:
         if look.drop is not None:
             self.drops.append(look.drop)
+            self.board.drop(look.drop)
         if look.trigger and self.state in ("watching", "reported") and len(self.reports) < self.options.max_reports:
             self._manifest.trigger = {"step": self._step - 1, "pending": list(look.pending), "scale": look.drop[2] if look.drop else None}
             if self._training is not None and self._training.bad_since is None and look.pending:
@@ -525,14 +534,38 @@ class Session:
             return
         self._change("reported")
         folder = tree or self._training.dump_path
-        report = saved.analyzed(folder, self._manifest) if tree else saved.empty(folder, self._manifest)
+        theirs = self._collector.reason == "other_rank"  # what lies in a shared folder then is another rank's
+        report = saved.analyzed(folder, self._manifest) if tree and not theirs else saved.empty(folder, self._manifest)
         self.reports.append(report)
+        self.board.report(report, self._step, self._language)
+        first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
+        self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
         path = saved.save(report, folder, self._manifest, self._language)
+        self._write_manifest()  # other ranks look for the finding
         self._show(report, path, folder, 1 if short else self.options.limit)
         if self.options.on_report is not None:
             self._tell_user(report)
         if self.options.on_overflow == "stop":
             self.stop_requested = True
+
+    def _prefixed(self, text: str) -> str:
+        """With several ranks every line says whose it is."""
+        mark = ranks.prefix(self._ranks)
+        return "".join(mark + line if line.strip() else line for line in text.splitlines(True))
+
+    def _tell_of_other_rank(self, last: bool = False) -> None:
+        """This rank's scale fell because of another's overflow: say so, and whose it was where the path is shared and it is known by now."""
+        assert self._training is not None
+        step = self._other_rank
+        if step is None:
+            return
+        others = [item for item in neighbours(self._training.dump_path, self._manifest) if item.finding is not None]
+        if others:
+            self.say("watch.other_rank.named", step=step, rank=others[0].rank, name=(others[0].finding or {}).get("op_name"))
+            self._other_rank = None
+        elif last:
+            self.say("watch.other_rank", step=step)
+            self._other_rank = None
 
     def _show(self, report: Report, path: Optional[str], folder: str, limit: int) -> None:
         culprit = report.first.op_name if report.first is not None else None
@@ -540,13 +573,27 @@ class Session:
             self.say("watch.same_culprit", name=culprit, step=self._step)
             return
         self._last_culprit = culprit
-        if self.options.verbose and (report.first is not None or not self._ranks.several):
+        if self._ranks.several and report.reason == "other_rank":
+            self._other_rank = self._step
+            self._tell_of_other_rank()
+        if self.options.verbose and self._speaks(report):
             from npu_overflow.report import terminal
 
+            text = io.StringIO()
+            several = self._ranks.several
             sys.stdout.write("\n")  # a progress bar may stand on this line
-            terminal.print_report(report, limit=min(limit, self.options.limit), saved=path, next_command="npu-overflow analyze %s" % saved.shown(folder),
-                                  language=self._language)
+            terminal.print_report(report, file=text if several else None, limit=min(limit, self.options.limit), saved=path,
+                                  next_command="npu-overflow analyze %s" % saved.shown(folder), language=self._language)
+            sys.stdout.write(self._prefixed(text.getvalue()))
             sys.stdout.flush()
+
+    def _speaks(self, report: Report) -> bool:
+        """With several ranks those without a finding are quiet, and where they share the path the lowest rank with one speaks for all."""
+        assert self._training is not None
+        if not self._ranks.several:
+            return True
+        others = neighbours(self._training.dump_path, self._manifest) if report.first is not None else []
+        return ranks.speaks(self._ranks, report.first is not None, [(item.rank, item.finding is not None) for item in others])
 
     def _tell_user(self, report: Report) -> None:
         try:

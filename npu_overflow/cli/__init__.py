@@ -29,7 +29,7 @@ from npu_overflow.version import __version__
 __all__ = ["commands", "main"]
 
 #: commands in the order of the help; others follow by name
-_ORDER = ("run", "analyze", "show", "mixlist", "demo", "doctor")
+_ORDER = ("run", "analyze", "show", "mixlist", "merge", "demo", "doctor")
 
 
 def commands() -> Dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What ``npu-overflow run`` and restarts say."""
+"""What ``npu-overflow run``, restarts and trainings of several ranks say."""
 from __future__ import annotations
 
 from typing import Dict, Tuple
@@ -76,4 +76,34 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "the weights of the run before were not restored ({reason}); the training starts from its own beginning.",
         "未恢复上次运行的权重（{reason}）；训练从头开始。",
     ),
+    "watch.other_rank": (
+        "step {step}: the loss scale fell because of another rank's overflow; this rank has none of its own.",
+        "第 {step} 步：loss scale 因其他 rank 溢出而下降；本 rank 自身没有溢出。",
+    ),
+    "watch.other_rank.named": (
+        "step {step}: the loss scale fell because of an overflow on rank {rank} ({name}); this rank has none of its own.",
+        "第 {step} 步：loss scale 因 rank {rank} 的溢出（{name}）而下降；本 rank 自身没有溢出。",
+    ),
+    "cli.merge.help": ("the reports of many ranks as one: which rank overflowed first", "合并多个 rank 的报告：哪个 rank 最先溢出"),
+    "cli.merge.reports": ("saved JSON reports, or folders that hold them", "已保存的 JSON 报告，或包含报告的目录"),
+    "cli.merge.json": ("print JSON (schema 1) instead of text", "输出 JSON（schema 1）而非文本"),
+    "cli.merge.output": ("also save the merged report as JSON", "同时将合并后的报告保存为 JSON"),
+    "cli.merge.limit": ("operators to show (default: {default})", "显示的算子个数（默认：{default}）"),
+    "merge.nothing": ("There is no report to merge.", "没有可合并的报告。"),
+    "merge.missing": ("{path} does not exist.", "{path} 不存在。"),
+    "merge.none_in_folder": ("There is no report.json in {path} or below.", "{path} 及其子目录中没有 report.json。"),
+    "merge.no_report": ("{path} is no saved report: {reason}", "{path} 不是已保存的报告：{reason}"),
+    "merge.no_report.hint": (
+        "Reports are made by the watch (report.json) and by npu-overflow analyze --json.",
+        "报告由监视器（report.json）或 npu-overflow analyze --json 生成。",
+    ),
+    "merge.first": (
+        "rank {rank} overflowed first; ranks with a finding ({count}): {ranks}.",
+        "rank {rank} 最先溢出；有溢出的 rank（{count} 个）：{ranks}。",
+    ),
+    "merge.close": (
+        "ranks {one} and {other} overflowed within 10 ms of each other: clocks of different machines can't tell which was first.",
+        "rank {one} 与 rank {other} 的溢出相差不到 10 毫秒：不同机器的时钟无法判断先后。",
+    ),
+    "merge.quiet": ("ranks without a finding ({count}): {ranks}.", "没有溢出的 rank（{count} 个）：{ranks}。"),
 }

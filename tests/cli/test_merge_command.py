@@ -1,0 +1,62 @@
+"""``npu-overflow merge``."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_helpers import make_tree, run
+
+from npu_overflow.report.model import Report
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Reports of two ranks that overflowed, as the watch saves them."""
+    from npu_overflow.analysis.analyzer import analyze
+
+    for rank in (0, 1):
+        report = analyze(str(make_tree(tmp_path / "job" / ("rank_%d" % rank))))
+        data = dict(report.to_dict(), rank=rank, world_size=2)
+        (tmp_path / "job" / ("rank_%d" % rank) / "report.json").write_text(json.dumps(data), encoding="utf-8")
+    return tmp_path / "job"
+
+
+def test_it_names_the_rank(saved: Path) -> None:
+    done = run("merge", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert "net/fc/mul" in done.stdout
+    assert "rank 0 overflowed first; ranks with a finding (2): 0, 1." in " ".join(done.stdout.split())
+    assert done.stderr == ""
+
+
+def test_json_and_output(saved: Path, tmp_path: Path) -> None:
+    files = [str(saved / "rank_1" / "report.json"), str(saved / "rank_0" / "report.json")]
+    done = run("merge", "--json", "--output", str(tmp_path / "all.json"), *files)
+    assert done.returncode == 0, done.stderr
+    report = Report.from_json(done.stdout)
+    assert (report.rank, report.records, len(report.operators)) == (0, 2, 2)
+    assert (tmp_path / "all.json").read_text(encoding="utf-8") == done.stdout
+    assert run("merge", str(tmp_path / "all.json")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "npu-overflow: x.json does not exist.\n"), ("[]", "npu-overflow: x.json is no saved report: "), ("{", "npu-overflow: x.json is no saved report: ")],
+)
+def test_what_is_no_report_is_one_clear_error(tmp_path: Path, content: str, message: str) -> None:
+    if content is not None:
+        (tmp_path / "x.json").write_text(content)
+    done = run("merge", "x.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(message) and "Traceback" not in done.stderr
+
+
+def test_a_folder_without_reports(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run("merge", "empty", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "npu-overflow: There is no report.json in empty or below.\n")
+
+
+def test_without_arguments_it_is_wrong_usage() -> None:
+    assert run("merge").returncode == 2
