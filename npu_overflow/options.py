@@ -101,7 +101,7 @@ class WatchOptions:
 
 
 #: accepted by the interface, not built yet: giving one raises
-NOT_BUILT_YET = ("tensorboard_dir",)
+NOT_BUILT_YET: Tuple[str, ...] = ()
 
 _WHOLE = {"patience": 1, "window": 1, "warmup": 0, "keep": 1, "max_collect_steps": 1, "max_reports": 1, "limit": 0, "verbose": 0}
 _CHOICES = {"on_overflow": ("report", "stop", "restart"), "language": ("en", "zh", None)}

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 from npu_overflow.collectors import compat
 from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Report
+from npu_overflow.report.tensorboard import folder_beside
 from npu_overflow.session import Session
 
 __all__ = ["OverflowWatch", "overflow_dump"]
@@ -91,6 +92,7 @@ class OverflowWatch:
 
     def on_train_begin(self, logs: Any = None) -> None:
         """A new training: everything starts afresh."""
+        self._session.board.folder = self._session.options.tensorboard_dir or folder_beside(self)
         self._session.begin(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
