@@ -134,6 +134,14 @@ def test_the_page_of_rules_is_what_the_rules_say() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.parametrize("page", ["docs/api.md", "docs/zh/api.md"])
+def test_every_public_name_is_documented(page: str) -> None:
+    import npu_overflow
+
+    headings = re.findall(r"^## (\w+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(headings) == set(npu_overflow.__all__) - {"__version__"}
+
+
 def _requirements(part: str) -> Set[str]:
     import configparser
 
