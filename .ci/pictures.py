@@ -47,7 +47,7 @@ def terminal(report: Any, language: str, target: Path) -> None:
     print_report(report, file=printed, language=language, limit=2, width=100, colour=True)
     console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True, legacy_windows=False)
     lines = printed.getvalue().rstrip().split("\n")
-    cut = next((number for number, line in enumerate(lines) if "Over steps" in line or "按步、设备" in line), len(lines))
+    cut = next((number for number, line in enumerate(lines) if "About this dump" in line or "关于此 dump" in line), len(lines))
     console.print(Text.from_ansi("\n".join(lines[:cut]).rstrip()))
     drawn = console.export_svg(title="npu-overflow analyze", unique_id="report")
     drawn = re.sub(r"@font-face\s*\{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code, monospace", "DejaVu Sans Mono, Menlo, Consolas, monospace")

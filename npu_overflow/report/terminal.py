@@ -161,14 +161,17 @@ MOST_SHARES, MOST_PLACES = 5, 8
 
 
 def _spread(screen: Screen, report: Report, language: str) -> None:
-    """Which operators overflow again and again, and where: a persistent culprit stands out from a passer-by."""
+    """Which operators were the first of a step, and how often: a persistent culprit stands out from a passer-by; and on which devices and ranks.
+
+    What is always the same one is said among the facts of the finding.
+    """
     found = spread(report)
     several = [places for places in (found.devices, found.ranks) if len(places) > 1]
-    persistent = [share for share in found.operators if share.operator.steps_seen > 1]
-    if not several and not (found.steps > 1 and persistent):
+    leaders = [share for share in found.operators if share.operator.steps_first]
+    if not several and len(leaders) < 2:
         return
     screen.heading(texts.say("report.spread", language))
-    for share in persistent[:MOST_SHARES]:
+    for share in leaders[:MOST_SHARES] if len(leaders) > 1 else []:
         kind, name = wording.operator_title(share.operator, language)
         seen = texts.say("report.seen", language, seen=share.operator.steps_seen, first=share.operator.steps_first)
         screen.add((kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True)
