@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import time
 import weakref
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple, TypeVar, cast
@@ -34,6 +35,9 @@ __all__ = ["Session", "active"]
 log = logging.getLogger("npu_overflow")
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: the end of a training waits this long for a report that is being made
+JOIN_SECONDS = 60.0
 
 _active: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -81,6 +85,7 @@ class Session:
         self.stop_requested = False
         self.board = Board(options.tensorboard_dir)
         self._active = False
+        self._writing = threading.RLock()
         self._collector: Optional[Collector] = None
         self._training: Optional[Training] = None
         self._ranks = ranks.Ranks()
@@ -104,6 +109,7 @@ class Session:
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
         self._made: List[Any] = []
+        self._beside: Optional[Tuple[threading.Thread, List[Any]]] = None
         self._other_rank: Optional[int] = None
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
@@ -243,6 +249,7 @@ class Session:
     def _end(self, failed: bool = False) -> None:
         self._active = False
         try:
+            self._take(JOIN_SECONDS)
             if self.state == "collecting":
                 self._report(short=failed)
             if self.state != "off":
@@ -297,6 +304,7 @@ class Session:
         """
         self._announce()
         self._renew()
+        self._take()
         self._step += steps
         if self._restoring and self._training is not None:
             self._restore(self._training.model)
@@ -456,7 +464,9 @@ class Session:
 
     def _start(self, step: int, forced: bool = False) -> None:
         assert self._collector is not None
-        if len(self.reports) >= self.options.max_reports:
+        if self._beside is not None:
+            self._take(JOIN_SECONDS if forced else 0.0)
+        if self._beside is not None or len(self.reports) >= self.options.max_reports:
             return
         try:
             self._collector.start(step)
@@ -517,31 +527,77 @@ class Session:
         over = self._step - self._collect_from >= self.options.max_collect_steps
         late = time.time() - self._collect_since >= self.options.max_collect_seconds
         if enough or over or late:
-            self._report()
+            for policy in self._policies:
+                policy.reported(self._step)
+            self._change("reported")
+            if getattr(self._collector, "in_background", False):
+                self._gather_beside()
+            else:
+                self._deliver(self._gather())
 
     def _report(self, short: bool = False) -> None:
-        """Analyze what was collected, save and print it; short above the traceback of a training that failed."""
+        """The training ends while collecting: analyze what there is, save and print it; short above the traceback of one that failed."""
+        self._change("reported")
+        self._deliver(self._gather(), short)
+
+    def _gather_beside(self) -> None:
+        """The device may still be writing, and a tree can have gigabytes: it is waited for and analyzed beside the training.
+
+        The report is shown by the training's own thread, between two steps.
+        """
+        assert self._collector is not None
+        self._collector.freeze()
+        made: List[Any] = []
+
+        def gather() -> None:
+            try:
+                made.append(self._gather())
+            except Exception:
+                self.fail()
+
+        self._beside = (threading.Thread(target=gather, name="npu_overflow_report", daemon=True), made)
+        self._beside[0].start()
+
+    def _take(self, seconds: float = 0.0) -> None:
+        """Show the report that was made beside the training, once it is ready; wait for it as long as that at most."""
+        if self._beside is None:
+            return
+        worker, made = self._beside
+        worker.join(seconds)
+        if worker.is_alive():
+            return
+        self._beside = None
+        for gathered in made:
+            self._deliver(gathered)
+
+    def _gather(self) -> Optional[Tuple[Report, Optional[str], str]]:
+        """Analyze what was collected and save it: (report, path of the saved one, folder), or None where nothing was."""
         assert self._collector is not None and self._training is not None
         self._collector.stop()
         tree = self._collector.tree
         self._manifest.remarks = [(code, dict(values)) for code, values in self._collector.remarks]
         self._manifest.reason = self._collector.reason
-        for policy in self._policies:
-            policy.reported(self._step)
         if tree is None and self._collector.reason is None:
-            self._change("watching")
-            self.say("watch.nothing_collected")
-            return
-        self._change("reported")
+            return None
+        self._write_manifest()  # the analysis reads it
         folder = tree or self._training.dump_path
         theirs = self._collector.reason == "other_rank"  # what lies in a shared folder then is another rank's
         report = saved.analyzed(folder, self._manifest) if tree and not theirs else saved.empty(folder, self._manifest)
-        self.reports.append(report)
-        self.board.report(report, self._step, self._language)
         first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
         self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
         path = saved.save(report, folder, self._manifest, self._language)
         self._write_manifest()  # other ranks look for the finding
+        return report, path, folder
+
+    def _deliver(self, gathered: Optional[Tuple[Report, Optional[str], str]], short: bool = False) -> None:
+        """Show a report, on the training's thread."""
+        if gathered is None:
+            self._change("watching")
+            self.say("watch.nothing_collected")
+            return
+        report, path, folder = gathered
+        self.reports.append(report)
+        self.board.report(report, self._step, self._language)
         self._show(report, path, folder, 1 if short else self.options.limit)
         if self.options.on_report is not None:
             self._tell_user(report)
@@ -609,6 +665,11 @@ class Session:
         self._write_manifest()
 
     def _write_manifest(self) -> None:
+        assert self._training is not None
+        with self._writing:
+            self._write_manifest_now()
+
+    def _write_manifest_now(self) -> None:
         assert self._training is not None
         self._manifest.drops = list(self.drops)
         self._manifest.rate = max([policy.rate for policy in self._policies], default=None)

@@ -32,7 +32,10 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "analysis": ("errors", "dump", "manifest", "report.model"),
     "report": ("errors",),
     "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "dump_config", "ranks"),
-    "session": ("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved", "restart", "neighbours"),
+    "session": (
+        *("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
+        *("restart", "neighbours"),
+    ),
     "saved": ("errors", "options", "manifest", "analysis", "report"),
     "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
     "launcher": ("*",),

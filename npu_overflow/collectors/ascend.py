@@ -6,10 +6,12 @@ opened without the dump, nothing can be collected in this process: ``start`` say
 """
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple, TypeVar, cast
 
 from npu_overflow import dump_config
 from npu_overflow.collectors.base import Collector, Training
@@ -26,6 +28,20 @@ _POLL_SECONDS = 0.05
 #: clocks of host and device differ by less than this; a time further off is not believed
 _CLOCK_SECONDS = 60.0
 _MOST_LOOKS = 10_000
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _locked(method: F) -> F:
+    """Files are waited for on another thread while the training goes on."""
+
+    @functools.wraps(method)
+    def locked(self: AscendCollector, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return cast(F, locked)
 
 
 @dataclass
@@ -48,6 +64,7 @@ class AscendCollector(Collector):
     """
 
     name = "ascend"
+    in_background = True
     #: the device writes by itself: no function has to be seen
     knows_functions = False
 
@@ -65,6 +82,8 @@ class AscendCollector(Collector):
         self._collecting = False
         self._began = time.time()
         self._asked_default = False
+        self._until: Optional[int] = None
+        self._lock = threading.RLock()
         self._seen: Set[Tuple[str, ...]] = set()
 
     # --- the protocol
@@ -97,6 +116,7 @@ class AscendCollector(Collector):
         for unit in self._files.scan():  # of a training before this one in the same process
             unit.kept = True
 
+    @_locked
     def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
         if self._training is not None and not self._asked_default and dump_config.is_device_open():
             self._asked_default = True
@@ -115,6 +135,12 @@ class AscendCollector(Collector):
             self._looks.append(_Look(first_step, last, int(time.time() * 1e6), overflows))
         self._pending = set(pending)
 
+    def freeze(self) -> None:
+        """Later steps don't belong to this collection any more."""
+        with self._lock:
+            self._until = self._looks[-1].last if self._looks else None
+
+    @_locked
     def signs(self, first_step: int, steps: int) -> List[int]:
         """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now."""
         if self._files is None:
@@ -131,19 +157,21 @@ class AscendCollector(Collector):
         once = {span for span in found if span[0] == span[1]}  # several graphs of one step
         return sorted([last for _first, last in once] + [last for first, last in found if first != last])
 
+    @_locked
     def start(self, step: int) -> None:
         if self._files is None:
             if dump_config.loaded_adapter() is None:
                 raise CannotCollect("ascend.no_adapter")
             raise CannotCollect("ascend.opened_without_dump")
         assert self._training is not None
-        self.remarks, self.reason = [], None
+        self.remarks, self.reason, self._until = [], None, None
         recent = sorted(self._pending)[-self._training.options.keep :]
         self._from = step if self._training.forced or not recent else min(recent)
         self._collecting = True
         self._tidy()
 
     @property
+    @_locked
     def collected(self) -> int:
         """Overflowing steps with records, from the last ``keep`` counted ones before the trigger on."""
         if not self._collecting:
@@ -156,6 +184,12 @@ class AscendCollector(Collector):
             return
         assert self._training is not None
         chosen = self._wait()
+        with self._lock:
+            self._settle(chosen)
+
+    def _settle(self, chosen: List[Unit]) -> None:
+        """The collection has ended with these units."""
+        assert self._training is not None
         self._collecting = False
         for unit in chosen:
             unit.kept = True
@@ -225,6 +259,7 @@ class AscendCollector(Collector):
         """The units of the collection that runs: from the last ``keep`` counted steps on."""
         assert self._files is not None and self._from is not None
         units = [unit for unit in self._files.units.values() if not unit.kept and unit.step is not None and unit.step[1] >= self._from]
+        units = [unit for unit in units if self._until is None or (unit.step or (0, 0))[0] <= self._until]
         for unit in units:
             self._files.refresh(unit)
         return sorted(units, key=lambda unit: unit.stamp)
@@ -261,10 +296,12 @@ class AscendCollector(Collector):
         assert self._files is not None
         end, still_since, seen = time.monotonic() + WAIT_SECONDS, time.monotonic(), (-1, -1)
         while True:
-            self._tidy(closing=True)
-            chosen = self._chosen()
-            growing = [unit for unit in chosen if not self._files.is_whole(unit)]
-            missing = self._expected() - sum(1 for unit in chosen if unit.records)
+            with self._lock:
+                # while the training goes on, what no look covers yet belongs to later steps
+                self._tidy(closing=self._until is None)
+                chosen = self._chosen()
+                growing = [unit for unit in chosen if not self._files.is_whole(unit)]
+                missing = self._expected() - sum(1 for unit in chosen if unit.records)
             if not growing and missing <= 0:
                 return chosen
             size = (len(chosen), sum(unit.bytes for unit in chosen))
@@ -279,4 +316,6 @@ class AscendCollector(Collector):
     def _expected(self) -> int:
         """Steps of the collection that must have a dump. With several ranks any other can be the one that overflowed."""
         assert self._training is not None and self._from is not None
-        return sum(look.overflows for look in self._looks if look.last >= self._from) if self._training.world_size == 1 else 0
+        if self._training.world_size > 1:
+            return 0
+        return sum(look.overflows for look in self._looks if look.last >= self._from and (self._until is None or look.first <= self._until))

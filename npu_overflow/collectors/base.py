@@ -75,6 +75,12 @@ class Collector(abc.ABC):
             pending: steps of counted overflows that are still inside the window (their files must be kept).
         """
 
+    #: whether ``stop`` may take long and may be called on another thread, after ``freeze``, while the training goes on
+    in_background = False
+
+    def freeze(self) -> None:
+        """The collection ends with the steps that have ended by now; ``stop`` follows on another thread."""
+
     def signs(self, first_step: int, steps: int) -> Sequence[int]:
         """Training steps for which this collector has come to see signs of overflow since the last call, without any loss scale.
 

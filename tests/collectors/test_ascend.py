@@ -584,3 +584,37 @@ def test_records_on_disk_are_the_sign_where_the_optimizer_sees_nothing(tmp_path:
 @pytest.mark.tensorflow("<2.7")
 def test_sporadic_records_give_no_report_to_a_blind_optimizer(tmp_path: Path) -> None:
     assert "STATE watching 0" in _train(tmp_path, optimizer=STOCK, begin=1000)
+
+
+SLOW = """
+import threading
+from npu_overflow import saved
+enough, analyzed = threading.Event(), saved.analyzed
+saved.analyzed = lambda *args: (enough.wait(60), analyzed(*args))[1]
+class Notes(tf.keras.callbacks.Callback):
+    between, threads = 0, set()
+    def on_train_batch_end(self, batch, logs=None):
+        self.between += watch.state == "reported" and not watch.reports
+        if self.between > 3:
+            enough.set()
+watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1, on_report=lambda report: Notes.threads.add(threading.current_thread().name))
+notes = Notes()
+model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch, notes])
+print("BETWEEN", notes.between, sorted(Notes.threads), len(watch.reports))
+"""
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_the_training_goes_on_while_files_are_waited_for_and_analyzed(tmp_path: Path) -> None:
+    # "at the trigger the tree is analyzed without stopping training …, printed once"
+    begin, end = SCRIPT.split("watch = npu_overflow.OverflowWatch(")
+    x_and_y = 'x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")\n'
+    script = begin + x_and_y + SLOW + "print(" + end.split("print(", 1)[1]
+    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 60, "optimizer": NPU, "configured": True, "loop": 1}
+    (tmp_path / "script.py").write_text(script.format(**values))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=str(tmp_path), timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    between = done.stdout.split("BETWEEN ")[1].split("\n")[0]
+    assert int(between.split()[0]) > 3 and between.endswith("['MainThread'] 1")
+    assert done.stdout.count("First overflowing AI Core operator") == 1
+    assert "FIRST MatMul model/faulty/MatMul AI Core" in done.stdout

@@ -136,7 +136,7 @@ with npu_overflow.overflow_dump(**OPTIONS) as watch:
 def python(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "script.py").write_text(BEGIN.format(double=adapter.FOLDER) + text)
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
-    return subprocess.run([sys.executable, "script.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment, timeout=300)
+    return subprocess.run([sys.executable, "script.py"], capture_output=True, encoding="utf-8", env=environment, timeout=300)
 
 
 @pytest.mark.parametrize("name", ORDERS)

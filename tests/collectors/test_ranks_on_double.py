@@ -37,7 +37,7 @@ def rank(folder: Path, number: int, mine: bool, path: Any = None) -> subprocess.
     script = folder / ("rank_%d.py" % number)
     script.write_text(SCRIPT.format(double=adapter.FOLDER, rank=number, mine=mine, path=path))
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", RANK_ID=str(number), RANK_SIZE="2", ASCEND_DEVICE_ID=str(number))
-    done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment, timeout=300)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, encoding="utf-8", env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "turned itself off" not in done.stderr
     return done

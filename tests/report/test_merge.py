@@ -97,7 +97,7 @@ def test_the_same_report_twice_counts_once() -> None:
 
 
 def test_none_is_wrong_usage() -> None:
-    with pytest.raises(UsageError, match="There is no report to merge."):
+    with pytest.raises(UsageError, match=r"There is no report to merge\."):
         merge([])
 
 
