@@ -7,14 +7,17 @@ import os
 import shutil
 import sys
 import traceback
-from typing import Any, Callable, List
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from npu_overflow.errors import NpuOverflowError
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
 
-__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "write_out"]
+if TYPE_CHECKING:
+    from npu_overflow.report.model import Report
+
+__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "saved_report", "write_out"]
 
 PROGRAM = "npu-overflow"
 
@@ -100,6 +103,21 @@ def _reader_left() -> int:
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
+
+
+def saved_report(path: str) -> Optional[Report]:
+    """The report in a ``.json`` file, or None where ``path`` is none: then it names a dump.
+
+    Raises:
+        DumpFormatError: the file holds no report.
+    """
+    if not path.endswith(".json") or not os.path.isfile(path):
+        return None
+    from npu_overflow.dump.files import open_regular
+    from npu_overflow.report.model import Report
+
+    with open_regular(path) as file:
+        return Report.from_json(file.read().decode("utf-8", "replace"))
 
 
 def write_out(text: str) -> None:

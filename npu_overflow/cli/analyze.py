@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     status = 0
     for path in paths:
         try:
-            report = analyze(path, run=arguments.run_name, limit=limit, mode=arguments.mode, progress=not arguments.quiet and sys.stderr.isatty())
+            progress = not arguments.quiet and sys.stderr.isatty()
+            report = _shell.saved_report(path) or analyze(path, run=arguments.run_name, limit=limit, mode=arguments.mode, progress=progress)
         except NpuOverflowError as error:
             # the other paths are still worth reading
             status = max(status, _shell.complain_of(error, language))

@@ -70,14 +70,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(arguments: argparse.Namespace) -> Report:
     """Of a dump tree, or one that was saved."""
-    if arguments.path.endswith(".json") and os.path.isfile(arguments.path):
-        from npu_overflow.dump.files import open_regular
-
-        with open_regular(arguments.path) as file:
-            return Report.from_json(file.read().decode("utf-8", "replace"))
     from npu_overflow.analysis.analyzer import analyze
 
-    return analyze(arguments.path, run=arguments.run_name, limit=arguments.limit, mode=arguments.mode)
+    return _shell.saved_report(arguments.path) or analyze(arguments.path, run=arguments.run_name, limit=arguments.limit, mode=arguments.mode)
 
 
 def _host(report: Report, language: str) -> int:

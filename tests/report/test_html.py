@@ -180,6 +180,15 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "one report" in capsys.readouterr().err
 
 
+def test_of_a_saved_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("all.json").write_text(report_samples.NPU.to_json(), encoding="utf-8")
+    assert main(["analyze", "all.json", "--html", "all.html"]) == 0
+    assert Path("all.html").read_text(encoding="utf-8") == html.render(Report.from_json(report_samples.NPU.to_json()))
+    Path("other.json").write_text("[]", encoding="utf-8")
+    assert main(["analyze", "other.json"]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
 # -- pictures
 
 

@@ -25,8 +25,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "cli.analyze.help": ("what an overflow dump says: the first overflowing operator, and what to do", "分析溢出 dump：首个溢出的算子及处理建议"),
     "cli.analyze.path": (
-        "root of a dump tree, any folder in it, or one file (default: {default})",
-        "dump 目录的根、其中任意子目录或单个文件（默认：{default}）",
+        "root of a dump tree, any folder in it, one file, or a saved report.json (default: {default})",
+        "dump 目录的根、其中任意子目录、单个文件，或已保存的 report.json（默认：{default}）",
     ),
     "cli.analyze.json": ("print JSON (schema 1) instead of text; a list where several paths are given", "输出 JSON（schema 1）而非文本；给出多个路径时为列表"),
     "cli.analyze.html": (
