@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -109,6 +110,7 @@ class Session:
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
         self._made: List[Any] = []
+        self._requested: Set[str] = set()
         self._beside: Optional[Tuple[threading.Thread, List[Any]]] = None
         self._other_rank: Optional[int] = None
         self._collect_from: Optional[int] = None
@@ -469,6 +471,7 @@ class Session:
         if self._beside is not None or len(self.reports) >= self.options.max_reports:
             return
         try:
+            self._check_folder()
             self._collector.start(step)
         except CannotCollect as error:
             self._request(error)
@@ -479,6 +482,20 @@ class Session:
         elif not forced:
             self.say("watch.trigger.signs", step=step, count=max([policy.overflowing_steps for policy in self._policies], default=0))
         self._change("collecting")
+
+    def _check_folder(self) -> None:
+        """Find out before a collection, not in the middle of it, that there is no place for its files."""
+        assert self._training is not None and self._collector is not None
+        if self._collector.name != "host":
+            return
+        path = self._training.dump_path
+        try:
+            os.makedirs(path, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path):
+                pass
+        except OSError as error:
+            self._disk_warned = True
+            raise CannotCollect("dump_config.unwritable", path=saved.shown(path), reason=error.strerror or str(error)) from None
 
     def _request(self, error: CannotCollect) -> None:
         """Collecting is impossible in this process: record what is wanted, say what to do, and go on."""
@@ -491,6 +508,9 @@ class Session:
         if again and self._asked(weights is not None):
             self.say("watch.restart", always=True, step=self._step)
             raise restart.RestartRequested()
+        if error.code in self._requested:
+            return
+        self._requested.add(error.code)
         hint = error.hint(self._language)
         self.say("watch.request", always=True, reason=error.message(self._language) + (" " + hint if hint else ""))
         if self._ranks.several and (restart.wants_restart() or self.options.on_overflow == "restart"):
