@@ -75,7 +75,7 @@ def _render(report: Report, language: str, share: float) -> str:
     parts: Any = environment.get_template("parts.html").module
     view = View(report)
     style, script = _asset("report.css"), _asset("report.js")
-    listed = {name: _bounded(items, getattr(parts, name), share * _BUDGETS[name + "s"]) for name, items in view.lists().items()}
+    listed = {name: _bounded(items, getattr(parts, name), share * _BUDGETS[name + "s"], total) for name, (items, total) in view.lists().items()}
     cards = [operator for operator in view.detailed() if operator.inputs is not None or operator.outputs is not None]
     listed["card"] = _bounded(cards, lambda item: parts.card(view.card(item, FEW_TENSORS)), share * _BUDGETS["cards"])
     own = view.tensors(report.first, MOST_TENSORS) if report.first is not None else []
@@ -92,7 +92,7 @@ def _render(report: Report, language: str, share: float) -> str:
     return str(page)
 
 
-def _bounded(items: Sequence[Any], draw: Callable[[Any], Any], budget: float) -> Dict[str, Any]:
+def _bounded(items: Sequence[Any], draw: Callable[[Any], Any], budget: float, total: Optional[int] = None) -> Dict[str, Any]:
     """Drawn items until ``budget`` bytes are used, the first one always where it fits at all; and how many were left out."""
     drawn: List[Any] = []
     used = 0
@@ -102,7 +102,8 @@ def _bounded(items: Sequence[Any], draw: Callable[[Any], Any], budget: float) ->
         if used > budget:
             break
         drawn.append(text)
-    return {"items": drawn, "left": len(items) - len(drawn), "count": len(items)}
+    count = len(items) if total is None else total
+    return {"items": drawn, "left": count - len(drawn), "count": count}
 
 
 def _environment() -> Environment:

@@ -14,6 +14,8 @@ Pair = Tuple[str, str]
 
 #: characters of a name in a table, and in a headline
 _SHORT, _LONG = 240, 1000
+#: items of a list that are prepared at all; bytes bound them further
+_MOST_ITEMS = 2000
 #: advice of the finding that is shown
 _MOST_ADVICE = 12
 #: operators in the summary over steps; all are in the table of operators
@@ -41,13 +43,20 @@ class View:
         # an entry can stand twice in a report: by identity, each has its first place
         self._numbers = {id(operator): number for number, operator in reversed(list(enumerate(report.operators, 1)))}
 
-    def lists(self) -> Dict[str, Sequence[Any]]:
-        """The lists that can be long, by the macro that draws an item."""
+    def lists(self) -> Dict[str, Tuple[Sequence[Any], int]]:
+        """The lists that can be long, by the macro that draws an item: the items worth preparing, and how many there are in all."""
+        report = self.report
+        made = self._lists()
+        totals = {"row": len(report.operators), "problem": len(report.problems), "remark": len(report.remarks)}
+        return {name: (items, totals.get(name, len(items))) for name, items in made.items()}
+
+    def _lists(self) -> Dict[str, Sequence[Any]]:
+        report = self.report
         return {
             "advice": self._all_advice(),
-            "row": [self._row(number, operator) for number, operator in enumerate(self.report.operators, 1)],
-            "problem": [self._problem(item) for item in self.report.problems],
-            "remark": [self._remark(item) for item in self.report.remarks],
+            "row": [self._row(number, operator) for number, operator in enumerate(report.operators[:_MOST_ITEMS], 1)],
+            "problem": [self._problem(item) for item in report.problems[:_MOST_ITEMS]],
+            "remark": [self._remark(item) for item in report.remarks[:_MOST_ITEMS]],
             "share": [self._share(item) for item in self.spread.operators[:_MOST_SHARES]],
             "link": [self._link(item, rails) for item, rails in zip(self.links, _rails([item.depth for item in self.links]))],
         }

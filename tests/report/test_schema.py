@@ -54,6 +54,14 @@ def test_reports_of_trees_with_manifests(validator: Any, tmp_path: Path, name: s
     assert repr(Report.from_json(report.to_json())) == repr(report)
 
 
+def test_merged_reports(validator: Any, tmp_path: Path) -> None:
+    from npu_overflow.report.merge import merge
+
+    report = analyze(str(html_trees.culprit_tree(tmp_path)))
+    merged = merge([dataclasses.replace(report, rank=rank, world_size=2) for rank in (0, 1)])
+    assert complaints(validator, merged.to_json()) == []
+
+
 @pytest.mark.parametrize("name", report_samples.ALL)
 def test_samples(validator: Any, name: str) -> None:
     assert complaints(validator, report_samples.ALL[name].to_json()) == []
