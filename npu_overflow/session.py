@@ -477,10 +477,12 @@ class Session:
             self._request(error)
             return
         self._collect_from, self._collect_since, self._collect_forced = step, time.time(), forced
+        count = max([policy.overflowing_steps for policy in self._policies], default=0)
         if not forced and self.drops:
-            self.say("watch.trigger", step=step, drops=len(self.drops))
+            before, after = "%g" % self.drops[0][1], "%g" % self.drops[-1][2]
+            self.say("watch.trigger", step=step, count=count, before=before, after=after)
         elif not forced:
-            self.say("watch.trigger.signs", step=step, count=max([policy.overflowing_steps for policy in self._policies], default=0))
+            self.say("watch.trigger.signs", step=step, count=count)
         self._change("collecting")
 
     def _check_folder(self) -> None:

@@ -31,7 +31,8 @@ model = keras.Model(inputs, keras.layers.Dense(1, kernel_initializer=keras.initi
 model.compile("adam", "mse")
 x = np.ones((60, 8, 4), "float32")
 x[30:] *= 300.0
-model.fit(x.reshape(-1, 4), np.zeros((480, 1), "float32"), batch_size=8, shuffle=False, verbose=0, callbacks=[npu_overflow.OverflowWatch({options}), {callback}])
+callbacks = [npu_overflow.OverflowWatch({options}), {callback}]
+model.fit(x.reshape(-1, 4), np.zeros((480, 1), "float32"), batch_size=8, shuffle=False, verbose=0, callbacks=callbacks)
 print("TRAINED")
 """
 
@@ -56,17 +57,17 @@ NOTHING = AT_STEP.format(what="None", step=0)
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def run(text: str) -> "subprocess.CompletedProcess[str]":
+def run(text: str) -> subprocess.CompletedProcess[str]:
     Path("script.py").write_text(text)
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1")
     return subprocess.run([sys.executable, "script.py"], capture_output=True, encoding="utf-8", env=environment, timeout=300)
 
 
-def host(before: str = "", options: str = "", callback: str = NOTHING) -> "subprocess.CompletedProcess[str]":
+def host(before: str = "", options: str = "", callback: str = NOTHING) -> subprocess.CompletedProcess[str]:
     return run(HOST.format(before=before, options=options, callback=callback))
 
 
-def ascend(before: str = "", options: str = "", callback: str = NOTHING, path: str = "") -> "subprocess.CompletedProcess[str]":
+def ascend(before: str = "", options: str = "", callback: str = NOTHING, path: str = "") -> subprocess.CompletedProcess[str]:
     return run(ASCEND.format(double=adapter.FOLDER, before=before, options=options, callback=callback, path=path))
 
 

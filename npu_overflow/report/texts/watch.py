@@ -13,13 +13,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "正在监视 loss scale；反复溢出后将分析昇腾设备的溢出 dump 数据。",
     ),
     "watch.trigger": (
-        "step {step}: the loss scale fell {drops} times, overflow is frequent: collecting the operators of the next overflowing steps.",
-        "第 {step} 步：loss scale 已下降 {drops} 次，溢出频繁：开始采集后续溢出步的算子。",
+        "step {step}: {count} steps overflowed, the loss scale fell from {before} to {after}, overflow is frequent: collecting the operators of "
+        "overflowing steps.",
+        "第 {step} 步：已有 {count} 步溢出，loss scale 从 {before} 降到 {after}，溢出频繁：开始采集溢出步的算子。",
     ),
     "watch.trigger.signs": (
-        "step {step}: {count} steps overflowed although the loss scale stands still, overflow is frequent: collecting the operators of the next "
+        "step {step}: {count} steps overflowed although the loss scale stands still, overflow is frequent: collecting the operators of "
         "overflowing steps.",
-        "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集后续溢出步的算子。",
+        "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集溢出步的算子。",
     ),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
     "watch.same_culprit": (
