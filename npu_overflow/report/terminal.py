@@ -173,7 +173,8 @@ def _spread(screen: Screen, report: Report, language: str) -> None:
     screen.heading(texts.say("report.spread", language))
     for share in leaders[:MOST_SHARES] if len(leaders) > 1 else []:
         kind, name = wording.operator_title(share.operator, language)
-        seen = texts.say("report.seen", language, seen=share.operator.steps_seen, first=share.operator.steps_first)
+        code = "report.seen" if share.operator.steps_seen > 1 else "report.seen.once"
+        seen = texts.say(code, language, seen=share.operator.steps_seen, first=share.operator.steps_first)
         screen.add((kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True)
         screen.add((seen, ""), margin="    ")
     for code, places in (("device", found.devices), ("rank", found.ranks)):

@@ -211,7 +211,7 @@ def test_who_was_first_in_how_many_steps() -> None:
     culprit = dataclasses.replace(report_samples.CULPRIT, device=0)
     passer = dataclasses.replace(culprit, op_name="net/passer_by", steps_seen=1, steps_first=1, step=9)
     text = screen(dataclasses.replace(report_samples.NPU, operators=(culprit, passer)), 100)
-    assert "Over steps" in text and "overflowed in 1 steps, first in 1" in text and "overflowed in 3 steps, first in 2" in text
+    assert "Over steps" in text and "overflowed in one step only" in text and "overflowed in 3 steps, first in 2" in text
     assert "Over steps" not in screen(dataclasses.replace(report_samples.NPU, operators=(culprit, culprit)), 100)
 
 

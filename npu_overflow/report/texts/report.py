@@ -97,6 +97,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.origin.variable": ("the variable {name}, not finite before the step", "变量 {name}，在该步之前已非有限"),
     "report.origin.constant": ("a constant: {name}", "常量：{name}"),
     "report.seen": ("overflowed in {seen} steps, first in {first}", "共 {seen} 步溢出，其中 {first} 步最先溢出"),
+    "report.seen.once": ("overflowed in one step only, as the first", "仅在一步中溢出，且最先溢出"),
     "report.cured.yes": ("a lower loss scale cures this overflow", "降低 loss scale 可消除该溢出"),
     "report.cured.no": ("a lower loss scale does not cure this overflow", "降低 loss scale 无法消除该溢出"),
     # Tensors.
