@@ -160,18 +160,18 @@ class Session:
         if context is None or context is self._context:
             return
         replaced, self._context = self._context is not None, context
-        if not replaced:
-            return
         assert self._training is not None and self._collector is not None
-        dead = [reader.optimizer for reader in self._training.readers]
-        for known in (self._training.readers, self._policies, self._manifest.optimizers):
-            known.clear()
         if self.options.collector == "auto" and self._collector.name == "host" and dump_config.is_device_open():
             self._collector.close()
             if not self._choose_collector():
                 return
             if self._by_itself:
                 self._announce()
+        if not replaced:
+            return
+        dead = [reader.optimizer for reader in self._training.readers]
+        for known in (self._training.readers, self._policies, self._manifest.optimizers):
+            known.clear()
         for optimizer in self._optimizers(self._training.model):
             if not any(optimizer is item for item in dead):
                 self.add_optimizer(optimizer)
