@@ -56,7 +56,7 @@ def run(kind: str, folder: Any) -> Any:
     script = folder / "memory.py"
     script.write_text(SCRIPT % MAX_MEMORY)
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", MALLOC_ARENA_MAX="1")
-    done = subprocess.run([sys.executable, str(script), kind], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=400)
+    done = subprocess.run([sys.executable, str(script), kind], env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("PEAK", "CULPRIT")))
     extra, plain = (int(part) for part in lines["PEAK"].split())
