@@ -7,7 +7,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import io
 import logging
 import os
 import socket
@@ -21,15 +20,15 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
-from npu_overflow.collectors.weights import load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
-from npu_overflow.neighbours import neighbours
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.policy import Look, Policy
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
+from npu_overflow.session_report import Reporting
+from npu_overflow.session_restart import Restarting
 
 __all__ = ["Session", "active"]
 
@@ -68,7 +67,7 @@ def _harmless(method: F) -> F:
     return cast(F, guarded)
 
 
-class Session:
+class Session(Reporting, Restarting):
     """The watch's state and everything it does between two training steps.
 
     Attributes:
@@ -175,26 +174,6 @@ class Session:
         for optimizer in self._optimizers(self._training.model):
             if not any(optimizer is item for item in dead):
                 self.add_optimizer(optimizer)
-
-    def _restore(self, model: Any) -> None:
-        """Start from the weights saved at the trigger of the run before; once in a process, as soon as the model has its weights."""
-        self._restoring = False
-        if not self.options.restore or self._training is None or "restored" in _said:
-            return
-        if model is None:
-            self._restoring = False
-            return
-        if not model.built or not model.weights:
-            self._restoring = True
-            return
-        _said.add("restored")
-        path = weights_path(self._training.dump_path, self._ranks.rank)
-        try:
-            load_weights(model, path)
-        except (OSError, ValueError) as error:
-            self.say("watch.not_restored", always=True, reason=getattr(error, "strerror", None) or str(error))
-            return
-        self.say("watch.restored", path=saved.shown(path))
 
     def _announce(self) -> None:
         said, self._announcement = self._announcement, None
@@ -499,49 +478,6 @@ class Session:
             self._disk_warned = True
             raise CannotCollect("dump_config.unwritable", path=saved.shown(path), reason=error.strerror or str(error)) from None
 
-    def _request(self, error: CannotCollect) -> None:
-        """Collecting is impossible in this process: record what is wanted, say what to do, and go on."""
-        again = restart.can_restart() and not self._ranks.several
-        weights = self._save_weights() if restart.wants_restart() or self.options.on_overflow == "restart" else None
-        self._manifest.request = {"why": error.code, "step": self._step, "when": time.time(), "weights": weights}
-        for policy in self._policies:
-            policy.reported(self._step)
-        self._change("reported")
-        if again and self._asked(weights is not None):
-            self.say("watch.restart", always=True, step=self._step)
-            raise restart.RestartRequested()
-        if error.code in self._requested:
-            return
-        self._requested.add(error.code)
-        hint = error.hint(self._language)
-        self.say("watch.request", always=True, reason=error.message(self._language) + (" " + hint if hint else ""))
-        if self._ranks.several and (restart.wants_restart() or self.options.on_overflow == "restart"):
-            self.say("watch.restart_several", always=True, size=self._ranks.world_size)
-        elif restart.wants_restart() and not again:
-            self.say("watch.restart_thread", always=True)
-
-    def _save_weights(self) -> Optional[str]:
-        """Name of the file beside the manifest with the model's weights, or None where there is no model or the disk refuses."""
-        assert self._training is not None
-        model = self._training.model
-        if model is None:
-            return None
-        path = weights_path(self._training.dump_path, self._ranks.rank)
-        try:
-            os.makedirs(self._training.dump_path, exist_ok=True)
-            save_weights(model, path)
-        except OSError as error:
-            self.say("watch.no_disk", always=True, folder=self._training.dump_path, error=str(error))
-            return None
-        return os.path.basename(path)
-
-    def _asked(self, weights: bool) -> bool:
-        try:
-            restart.ask(step=self._step, weights=weights)
-        except OSError:
-            return False
-        return True
-
     def _finish_if_enough(self) -> None:
         assert self._collector is not None and self._collect_from is not None
         last_forced = self._collect_forced and not any(self._step <= step < self._step + self.options.max_collect_steps for step in self.options.at_steps)
@@ -556,129 +492,6 @@ class Session:
                 self._gather_beside()
             else:
                 self._deliver(self._gather())
-
-    def _report(self, short: bool = False) -> None:
-        """The training ends while collecting: analyze what there is, save and print it; short above the traceback of one that failed."""
-        self._change("reported")
-        self._deliver(self._gather(), short)
-
-    def _gather_beside(self) -> None:
-        """The device may still be writing, and a tree can have gigabytes: it is waited for and analyzed beside the training.
-
-        The report is shown by the training's own thread, between two steps.
-        """
-        assert self._collector is not None
-        self._collector.freeze()
-        made: List[Any] = []
-
-        def gather() -> None:
-            try:
-                made.append(self._gather())
-            except Exception:
-                self.fail()
-
-        self._beside = (threading.Thread(target=gather, name="npu_overflow_report", daemon=True), made)
-        self._beside[0].start()
-
-    def _take(self, seconds: float = 0.0) -> None:
-        """Show the report that was made beside the training, once it is ready; wait for it as long as that at most."""
-        if self._beside is None:
-            return
-        worker, made = self._beside
-        worker.join(seconds)
-        if worker.is_alive():
-            return
-        self._beside = None
-        for gathered in made:
-            self._deliver(gathered)
-
-    def _gather(self) -> Optional[Tuple[Report, Optional[str], str]]:
-        """Analyze what was collected and save it: (report, path of the saved one, folder), or None where nothing was."""
-        assert self._collector is not None and self._training is not None
-        self._collector.stop()
-        tree = self._collector.tree
-        self._manifest.remarks = [(code, dict(values)) for code, values in self._collector.remarks]
-        self._manifest.reason = self._collector.reason
-        if tree is None and self._collector.reason is None:
-            return None
-        self._write_manifest()  # the analysis reads it
-        folder = tree or self._training.dump_path
-        theirs = self._collector.reason == "other_rank"  # what lies in a shared folder then is another rank's
-        report = saved.analyzed(folder, self._manifest) if tree and not theirs else saved.empty(folder, self._manifest)
-        first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
-        self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
-        path = saved.save(report, folder, self._manifest, self._language)
-        self._write_manifest()  # other ranks look for the finding
-        return report, path, folder
-
-    def _deliver(self, gathered: Optional[Tuple[Report, Optional[str], str]], short: bool = False) -> None:
-        """Show a report, on the training's thread."""
-        if gathered is None:
-            self._change("watching")
-            self.say("watch.nothing_collected")
-            return
-        report, path, folder = gathered
-        self.reports.append(report)
-        self.board.report(report, self._step, self._language)
-        self._show(report, path, folder, 1 if short else self.options.limit)
-        if self.options.on_report is not None:
-            self._tell_user(report)
-        if self.options.on_overflow == "stop":
-            self.stop_requested = True
-
-    def _prefixed(self, text: str) -> str:
-        """With several ranks every line says whose it is."""
-        mark = ranks.prefix(self._ranks)
-        return "".join(mark + line if line.strip() else line for line in text.splitlines(True))
-
-    def _tell_of_other_rank(self, last: bool = False) -> None:
-        """This rank's scale fell because of another's overflow: say so, and whose it was where the path is shared and it is known by now."""
-        assert self._training is not None
-        step = self._other_rank
-        if step is None:
-            return
-        others = [item for item in neighbours(self._training.dump_path, self._manifest) if item.finding is not None]
-        if others:
-            self.say("watch.other_rank.named", step=step, rank=others[0].rank, name=(others[0].finding or {}).get("op_name"))
-            self._other_rank = None
-        elif last:
-            self.say("watch.other_rank", step=step)
-            self._other_rank = None
-
-    def _show(self, report: Report, path: Optional[str], folder: str, limit: int) -> None:
-        culprit = report.first.op_name if report.first is not None else None
-        if culprit is not None and culprit == self._last_culprit:
-            self.say("watch.same_culprit", name=culprit, step=self._step)
-            return
-        self._last_culprit = culprit
-        if self._ranks.several and report.reason == "other_rank":
-            self._other_rank = self._step
-            self._tell_of_other_rank()
-        if self.options.verbose and self._speaks(report):
-            from npu_overflow.report import terminal
-
-            text = io.StringIO()
-            several = self._ranks.several
-            sys.stdout.write("\n")  # a progress bar may stand on this line
-            terminal.print_report(report, file=text if several else None, limit=min(limit, self.options.limit), saved=path,
-                                  next_command="npu-overflow analyze %s" % saved.shown(folder), language=self._language)
-            sys.stdout.write(self._prefixed(text.getvalue()))
-            sys.stdout.flush()
-
-    def _speaks(self, report: Report) -> bool:
-        """With several ranks those without a finding are quiet, and where they share the path the lowest rank with one speaks for all."""
-        assert self._training is not None
-        if not self._ranks.several:
-            return True
-        others = neighbours(self._training.dump_path, self._manifest) if report.first is not None else []
-        return ranks.speaks(self._ranks, report.first is not None, [(item.rank, item.finding is not None) for item in others])
-
-    def _tell_user(self, report: Report) -> None:
-        try:
-            assert self.options.on_report is not None
-            self.options.on_report(report)
-        except Exception:
-            log.error(texts.say("watch.on_report_failed", self._language), exc_info=True)
 
     def _change(self, state: str) -> None:
         self.state = state
@@ -743,10 +556,6 @@ class Session:
         return 10 if self._collector.on_accelerator() else 1
 
     # --- words ------------------------------------------------------------------------------------------------------------------
-
-    @property
-    def _language(self) -> str:
-        return self.options.language or texts.language_of_user()
 
     def say(self, code: str, always: bool = False, **values: Any) -> None:
         """One line to the user: on stderr, so that results on stdout stay clean."""

@@ -34,8 +34,10 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "dump_config", "ranks"),
     "session": (
         *("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
-        *("restart", "neighbours"),
+        *("restart", "neighbours", "session_report", "session_restart"),
     ),
+    "session_report": ("errors", "options", "manifest", "ranks", "report", "collectors", "saved", "neighbours"),
+    "session_restart": ("errors", "options", "policy", "manifest", "ranks", "collectors", "saved", "restart", "report"),
     "saved": ("errors", "options", "manifest", "analysis", "report"),
     "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
     "launcher": ("*",),

@@ -78,7 +78,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], kernel))
 
 
-@fault("weight_too_large_for_float16", numerics="a graph of TensorFlow 2.6 casts arguments inside the scope of the operator (MatMul/Cast), eager execution before it")
+@fault("weight_too_large_for_float16", numerics="a graph of TensorFlow 2.6 casts arguments in the scope of the operator (MatMul/Cast), eager execution before")
 def _(s: Setting) -> Fault:
     """A weight of 70 000 is finite; the cast to float16 is what overflows, an operator like any other."""
     n, m = s.size(4), s.size(5)
