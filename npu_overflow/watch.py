@@ -43,6 +43,7 @@ class OverflowWatch:
         self.model: Any = None
         self.params: Dict[str, Any] = {}
         self._begun: Optional[int] = None
+        self._fresh = False  # a training has begun and no step of it yet: a watch that is given twice begins once
 
     # --- what people read -------------------------------------------------------------------------------------------------------
 
@@ -89,20 +90,28 @@ class OverflowWatch:
     def set_model(self, model: Any) -> None:
         """Keras hands over the model."""
         self.model = model
+        self._fresh = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """A new training: everything starts afresh."""
+        if self._fresh:
+            return
+        self._fresh = True
         self._session.board.folder = self._session.options.tensorboard_dir or folder_beside(self)
         self._session.begin(self.model)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The next training call begins at step ``batch`` of the epoch."""
-        self._begun = batch
+        if self._begun == batch:
+            return
+        self._begun, self._fresh = batch, False
         self._session.before_fit_call(self.model, compat.steps_per_execution(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A training call ended at step ``batch`` of the epoch."""
-        steps = batch - self._begun + 1 if self._begun is not None else 1
+        if self._begun is None:
+            return
+        steps, self._begun = batch - self._begun + 1, None
         self._session.after_steps(max(1, steps), self._loss_is_finite(logs))
         if self._session.stop_requested:
             self.model.stop_training = True

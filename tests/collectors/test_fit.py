@@ -147,3 +147,14 @@ def test_dropout_batch_normalization_and_metrics_are_untouched(keras: Any) -> No
     assert len(watch.reports) == 1
     assert watch.reports[0].first.op_name.endswith("hot/MatMul")
     assert training.same(plain, watched)
+
+
+def test_a_watch_that_is_given_twice_counts_once(keras: Any, capsys: Any) -> None:
+    watch = npu_overflow.OverflowWatch(language="en")
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    x, y = training.data(60, HOT)
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch, watch])
+    assert [drop[0] for drop in watch.drops[:3]] == [training.HOT_FROM, training.HOT_FROM + 1, training.HOT_FROM + 2]
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert capsys.readouterr().err.count("watching the loss scale") == 1
