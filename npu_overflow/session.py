@@ -212,7 +212,7 @@ class Session(Reporting, Restarting):
         if reader.blind:
             self.say("watch.blind", always=True, optimizer=reader.name)
         elif not reader.guarded:
-            self.say("watch.unguarded", optimizer=reader.name)
+            self.say("watch.unguarded.fixed" if reader.family != "none" else "watch.unguarded", optimizer=reader.name)
 
     def end(self, failed: bool = False) -> None:
         """Training ends, in whatever way: analyze what was collected, undo every hook, say the rate. Never raises.

@@ -159,7 +159,9 @@ def large_constant(case: Case) -> Evidence:
 
 
 def _mask(case: Case, negative: bool) -> Evidence:
-    if case.dumped_producer or case.verdict in ("padding_only", "absorbed"):
+    if case.dumped_producer or case.verdict in ("padding_only", "absorbed") or case.origin == "variable":
+        return None
+    if is_backward(case.op_type, case.op_name, case.phase) or _PRODUCTS.search(case.op_type or ""):  # gradients and weights are no masks
         return None
     for facts in case.inputs:
         low, largest = facts.summary.min, facts.numbers.largest

@@ -60,6 +60,7 @@ _WANTED = (
         False,
         "compat.no_custom_links",
     ),
+    _Wanted("python_function", ("tensorflow.python.ops.script_ops:py_func_common",), False, "compat.no_python"),
     _Wanted("add_callback", ("tensorflow.python.framework.op_callbacks:add_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("remove_callback", ("tensorflow.python.framework.op_callbacks:remove_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
@@ -149,6 +150,24 @@ def host_view(tensor: Any) -> Optional[Any]:
         return None
     internal = getattr(tensor, "_numpy_internal", None)
     return None if internal is None else internal()
+
+
+def handles_of(variable: Any) -> List[Any]:
+    """The resource handles behind a variable: one, or one for each replica. Keras 3 wraps the variable that has them."""
+    inner = _attribute(variable, "_value")
+    if inner is not None and not hasattr(type(variable), "handle"):
+        variable = inner
+    parts = _attribute(variable, "values")
+    handles = [_attribute(part, "handle") for part in (parts if isinstance(parts, (tuple, list)) else (variable,))]
+    return [handle for handle in handles if handle is not None and hasattr(handle, "_id")]
+
+
+def _attribute(item: Any, name: str) -> Any:
+    """An attribute, or None: variables of several replicas, and those of Keras around them, raise what they like for what they lack."""
+    try:
+        return getattr(item, name, None)
+    except Exception:
+        return None
 
 
 def read_variable(handle: Any) -> Optional[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from npu_overflow.collectors import batches, compat
 
-__all__ = ["Call", "FunctionCalls", "draws_of", "mapped", "needed", "pair_up", "tensors_in"]
+__all__ = ["Call", "FunctionCalls", "draws_of", "mapped", "needed", "pair_up", "tensors_in", "writes_variables"]
 
 Handler = Callable[["Call", Callable[..., Any]], Any]
 

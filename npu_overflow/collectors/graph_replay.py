@@ -22,7 +22,8 @@ __all__ = ["findings_by_graph"]
 
 MAX_OPERATORS = 20_000
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_REFUSED = ("IteratorGetNext", "Collective", "Nccl", "Horovod", "Hcom")
+_REFUSED = {"IteratorGetNext": "replay.draws", "PyFunc": "replay.python", "EagerPyFunc": "replay.python", "Collective": "replay.collective",
+            "Nccl": "replay.collective", "Horovod": "replay.collective", "Hcom": "replay.collective"}
 
 
 def findings_by_graph(run: Callable[..., Any], arguments: Any, label: str, variable_name: Callable[[Any], str]) -> StepFindings:
@@ -114,8 +115,9 @@ class _Traced:
         definition = self._concrete.graph.as_graph_def()
         nodes = list(definition.node) + [node for function in definition.library.function for node in function.node_def]
         for node in nodes:
-            if node.op.startswith(_REFUSED):
-                raise CannotCollect("replay.draws" if "Iterator" in node.op else "replay.collective", op=node.op)
+            refused = next((code for start, code in _REFUSED.items() if node.op.startswith(start)), None)
+            if refused is not None:
+                raise CannotCollect(refused, op=node.op)
         if len(nodes) > MAX_OPERATORS:
             raise CannotCollect("replay.graph_large", count=len(nodes), most=MAX_OPERATORS)
 

@@ -41,6 +41,9 @@ class Watcher:
     def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """An optimizer was given gradients."""
 
+    def python(self) -> None:
+        """A Python function (``tf.numpy_function``) is about to run; raise to prevent it."""
+
 
 class Careful(Watcher):
     """For a step that is the training's own: a failure of the watcher ends the watching, never the step."""
@@ -163,6 +166,8 @@ class Hooks:
         self._install_tape()
         self._undo += install_scopes(self._names, self._scope)
         self._undo += install_loops(self._names)
+        if internals.has("python_function"):
+            self._undo.append(internals.replace("python_function", self._python_function(internals.get("python_function"))))
         if self._functions == "eager":
             self._install_functions(internals)
         self._undo += intercept(self._mine, self._given)
@@ -203,6 +208,16 @@ class Hooks:
             return tell_tape(op_name, inputs, attrs, outputs, self._thread.last)
 
         return record_gradient
+
+    def _python_function(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        """Eagerly ``tf.numpy_function`` calls Python at once, without an operator."""
+
+        def python_function(*args: Any, **kwargs: Any) -> Any:
+            if self._observing():
+                self._told(self._watcher.python)
+            return real(*args, **kwargs)
+
+        return python_function
 
     def _gradient_function(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def gradient_function(*args: Any) -> Any:

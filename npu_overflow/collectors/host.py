@@ -13,7 +13,7 @@ from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
-from npu_overflow.collectors.snapshot import Snapshot
+from npu_overflow.collectors.snapshot import Snapshot, states
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.steps import MAX_STEPS_A_CALL, FitStep, FunctionStep, take_batches
 from npu_overflow.collectors.undo import Unlogged
@@ -48,6 +48,8 @@ class HostCollector(Collector):
         self._own_function: Optional[Tuple[Any, Any]] = None  # fit's function, and the same over batches
         self._moving: Dict[int, Any] = {}  # functions seen to move an optimizer, held so that their ids stay theirs
         self._names: Optional[Callable[[Any], str]] = None
+        self._living: Optional[List[Any]] = None  # the variables of the process, and the states among them
+        self._moving_states: Optional[List[Any]] = None
         self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
 
     # --- the collector protocol -------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ class HostCollector(Collector):
         """Be armed from ``step`` on."""
         self._armed = True
         self._collected = 0
-        self._tree = self._path = self._names = None
+        self._tree = self._path = self._names = self._living = self._moving_states = self._snapshot = None
         self._graph_tried = False
         self._calls = []
         self._told = [(item.lost, {"name": item.name}) for item in compat.missing()]
@@ -78,7 +80,7 @@ class HostCollector(Collector):
     def stop(self) -> None:
         """Disarm."""
         self._armed = False
-        self._calls, self._tree, self._names = [], None, None
+        self._calls, self._tree, self._names, self._living, self._moving_states, self._snapshot = [], None, None, None, None, None
 
     @property
     def remarks(self) -> List[Tuple[str, Dict[str, Any]]]:  # type: ignore[override]
@@ -150,6 +152,8 @@ class HostCollector(Collector):
         self._calls = [*self._calls[-MAX_CALLS + 1 :], call]
         take_batches(call)
         self._readings_before = self._readings()
+        if len(self._calls) == 1 or self._snapshot is None:
+            self._snapshot = Snapshot.take(self._states())
         if self._early(self._readings_before) and id(call.function) in self._moving:
             self._attempt(step, self._function_step(), self._readings_before)
 
@@ -157,7 +161,7 @@ class HostCollector(Collector):
         """Replay the step that the call ended, if it overflowed."""
         before = self._readings_before
         if self._armed and not self._early(before) and _overflowed(before, self._readings(), 1):
-            self._attempt(step, self._function_step(), before)
+            self._attempt(step, self._function_step(), before, self._snapshot)
 
     def moved(self, call: Call) -> None:
         """The call ended a training step."""
@@ -217,8 +221,8 @@ class HostCollector(Collector):
         self._readings_before, self._snapshot = self._readings(), None
         if self._early(self._readings_before):
             self._attempt(step, step_of_user, self._readings_before)
-        elif 1 < step_of_user.steps <= MAX_STEPS_A_CALL:
-            self._snapshot = Snapshot.take(step_of_user.variables())
+        elif step_of_user.steps <= MAX_STEPS_A_CALL:
+            self._snapshot = Snapshot.take(self._states() + (step_of_user.variables() if step_of_user.steps > 1 else []))
 
     def _after(self, step: int, step_of_user: FitStep) -> None:
         readings = self._readings_before
@@ -246,23 +250,24 @@ class HostCollector(Collector):
             )
             found = replay.findings()
         except CannotCollect as error:
-            self._by_graph(step, step_of_user, error)
+            self._by_graph(step, step_of_user, error, snapshot)
         except Exception as error:
             log.debug("replay failed", exc_info=True)
             self._failed(step, CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, error)))
         else:
-            if found.reached or self._is_forced() or snapshot is not None or self._several():
+            if found.reached or self._is_forced() or step_of_user.steps > 1 or self._several():
                 self._found(step, found)
             else:
-                self._by_graph(step, step_of_user, None)
+                self._by_graph(step, step_of_user, None, snapshot)
 
-    def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect]) -> None:
+    def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect], snapshot: Optional[Snapshot]) -> None:
         """The eager replay failed or showed nothing: once in a collection, try the step as a graph."""
         found = None
         if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
             self._graph_tried = True
             try:
-                found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names())
+                with snapshot.in_place() if snapshot else contextlib.nullcontext():
+                    found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names())
             except CannotCollect as problem:
                 log.debug("no replay as a graph: %s", problem)
         if found is not None and found.reached:
@@ -328,8 +333,20 @@ class HostCollector(Collector):
 
     def _variable_names(self) -> Callable[[Any], str]:
         if self._names is None:
-            self._names = variable_names(compat.living_variables())
+            self._names = variable_names(self._variables())
         return self._names
+
+    def _variables(self) -> List[Any]:
+        if self._living is None:
+            self._living = compat.living_variables()
+        return self._living
+
+    def _states(self) -> List[Any]:
+        """What a step can change although it is skipped."""
+        if self._moving_states is None:
+            assert self._training is not None
+            self._moving_states = states(self._variables(), [reader.optimizer for reader in self._training.readers])
+        return self._moving_states
 
     def _readings(self) -> Readings:
         return [(reader, reader.read()) for reader in (self._training.readers if self._training else [])]

@@ -152,6 +152,10 @@ class StepWatcher(Watcher):
             self.bad_gradients += bool(bits)
             self.sinks |= bits
 
+    def python(self) -> None:
+        """A Python function is about to run: refused where it can't be undone."""
+        self._undo.before("PyFunc", [])
+
     # --- results ----------------------------------------------------------------------------------------------------------------
 
     @property

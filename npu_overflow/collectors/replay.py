@@ -6,6 +6,7 @@ that alone, with every other one repaired, makes a gradient non-finite. A last r
 """
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
@@ -124,27 +125,31 @@ class Replay:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)
-            now = self._rewind.swap() if self._rewind else None
-            try:
-                for set_scale, then, _ in self._scales:
-                    set_scale(_lower(then) if lower_scale else then)
-                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
-                    self._run_step(hooks)
-            finally:
-                undo.undo()  # before the scale: the step itself may have written it
-                for set_scale, _, after in self._scales:
-                    set_scale(after)
-                if now:
-                    now.swap()
+            with self._rewind.in_place() if self._rewind else contextlib.nullcontext():
+                self._run_undone(undo, watcher, lower_scale)
             return watcher
 
-    def _run_step(self, hooks: Hooks) -> None:
+    def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
+        """One run at the step's loss scale, or at a low one; everything it writes is put back."""
+        try:
+            for set_scale, then, _ in self._scales:
+                set_scale(_lower(then) if lower_scale else then)
+            with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
+                self._run_step(hooks, undo)
+        finally:
+            undo.undo()  # before the scale: the step itself may have written it
+            for set_scale, _, after in self._scales:
+                set_scale(after)
+
+    def _run_step(self, hooks: Hooks, undo: UndoLog) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
         try:
             _boundary(lambda: self._run(hooks.next_call))
-        except CannotCollect:
-            raise
         except Exception as error:
+            if undo.refused is not None:
+                raise undo.refused from None
+            if isinstance(error, CannotCollect):
+                raise
             # Keras wraps the message in its own, the cause in the middle: one line of it all
             text = " ".join(str(error).split())[:300]
             raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error

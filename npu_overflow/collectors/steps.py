@@ -19,7 +19,7 @@ class FitStep:
         self._model, self._batches = model, drawn
         self.steps = len(drawn)
         strategy = getattr(model, "distribute_strategy", None)
-        self._strategy = strategy if getattr(strategy, "num_replicas_in_sync", 1) > 1 else None
+        self._strategy = strategy if strategy is not None and "Default" not in type(strategy).__name__ else None
 
     def run(self, next_call: Callable[[], None]) -> None:
         """Run the step eagerly; ``next_call`` before each further one."""
@@ -47,7 +47,7 @@ class FitStep:
         return found
 
     def variables(self) -> List[Any]:
-        """What moves between the steps of one call."""
+        """What moves between several steps of one call: everything."""
         optimizer = self._model.optimizer
         slots = optimizer.variables
         return list(self._model.variables) + list(slots() if callable(slots) else slots)

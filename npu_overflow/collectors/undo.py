@@ -38,6 +38,7 @@ class UndoLog:
     def __init__(self, workers: int = 1) -> None:
         self._workers = workers
         self.exchanged = False  # whether a collective was passed over
+        self.refused: Optional[CannotCollect] = None  # Keras wraps what is raised inside a layer: this is what it was
         self._old: Dict[int, Tuple[Any, Any]] = {}  # handle's tensor id -> handle, value
         self._own: Set[int] = set()
         self._random: List[Tuple[Any, Any]] = []
@@ -78,13 +79,19 @@ class UndoLog:
             return []
         if op_type.startswith(_COLLECTIVE) or (self._workers > 1 and op_type in _PYTHON):
             return self._alone(op_type, inputs)
+        if op_type in _PYTHON:  # its own state (a generator, a counter) could not be put back
+            self._refuse("replay.python", op_type)
         for tensor in inputs:
             if getattr(getattr(tensor, "dtype", None), "name", None) != "resource":
                 continue
             self._before_resource(op_type, tensor)
         if op_type.startswith(_OUTSIDE):
-            raise CannotCollect("replay.outside", op=op_type)
+            self._refuse("replay.outside", op_type)
         return None
+
+    def _refuse(self, code: str, op_type: str) -> None:
+        self.refused = CannotCollect(code, op=op_type)
+        raise self.refused
 
     def _alone(self, op_type: str, inputs: Sequence[Any]) -> List[Any]:
         """A collective would wait for workers that do not replay: only this worker's own values are looked at.
@@ -95,7 +102,8 @@ class UndoLog:
         if op_type.startswith(_REDUCES) or (op_type in _PYTHON and len(tensors) == len(inputs)):
             self.exchanged = True
             return tensors[:1] if op_type.startswith(_REDUCES) else tensors
-        raise CannotCollect("replay.collective", op=op_type)
+        self._refuse("replay.collective", op_type)
+        return []
 
     def after(self, outputs: Sequence[Any]) -> None:
         """Called after an operator ran: resources that it made belong to the replay."""
@@ -108,7 +116,7 @@ class UndoLog:
         if op_type in _READS or number in self._own or number in self._old:
             return
         if op_type.startswith(_DRAWS):
-            raise CannotCollect("replay.draws", op=op_type)
+            self._refuse("replay.draws", op_type)
         value = compat.read_variable(handle)
         if value is not None:
             self._old[number] = (handle, value)

@@ -72,6 +72,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。",
     ),
     "replay.outside": ("it changes something outside the training ({op}) that can't be undone.", "它会改变训练之外的状态（{op}），无法撤销。"),
+    "replay.python": (
+        "it calls Python functions ({op}: tf.py_function or tf.numpy_function), whose own state can't be put back. To collect, replace them by TensorFlow operators or move them into the pipeline.",
+        "该步会调用 Python 函数（{op}：tf.py_function 或 tf.numpy_function），其自身状态无法恢复。如需采集，请改用 TensorFlow 算子，或将其移入输入流水线。",
+    ),
     "replay.draws": (
         "it draws from an input pipeline ({op}), which would advance the training's own data.",
         "它会从输入流水线取数（{op}），从而推进训练自身的数据。",

@@ -52,6 +52,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "The first non-finite loss starts a collection.",
         "优化器 {optimizer} 没有 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
     ),
+    "watch.unguarded.fixed": (
+        "the optimizer {optimizer} has a fixed loss scale: nothing skips a step with non-finite gradients, so an overflow reaches the weights. "
+        "The first non-finite loss starts a collection.",
+        "优化器 {optimizer} 使用固定的 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
+    ),
     "watch.no_disk": ("{folder} can't be written ({error}); reports are printed only.", "无法写入 {folder}（{error}）；报告只会打印，不会保存。"),
     "replay.not_reproduced": (
         "step {step} overflowed in the compiled training, and its eager replay did not: a difference of compiled kernels, or of random draws such as dropout.",
@@ -78,6 +83,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "compat.no_phase": (
         "operators that work on gradients after the backward pass count as forward: TensorFlow's {name} was not found.",
         "反向传播之后处理梯度的算子会被记为正向：未找到 TensorFlow 内部接口 {name}。",
+    ),
+    "compat.no_python": (
+        "calls of tf.numpy_function are not seen, so a replay runs them again: TensorFlow's {name} was not found.",
+        "无法看到 tf.numpy_function 的调用，重放时会再次执行它们：未找到 TensorFlow 内部接口 {name}。",
     ),
     "compat.no_graph_replay": (
         "a step that can't be replayed eagerly can't be replayed as a graph either: TensorFlow's {name} was not found.",
