@@ -51,7 +51,7 @@ def main(wheel: str, folder: Path) -> int:
             extra = requirement[len(wheel) :] or "[]"
             said = "changed " + ", ".join(lost) if lost else "nothing changed, pip check is clean"
             print("Python %d.%d, typing-extensions %s, %s: %s" % (*sys.version_info[:2], version, extra, said))
-        pip(folder, "uninstall", "-y", *OURS, "pytest", "hypothesis", "exceptiongroup")
+        pip(folder, "uninstall", "-y", *OURS, "pytest", "pytest-xdist", "hypothesis", "exceptiongroup")
     return int(wrong > 0)
 
 
