@@ -249,7 +249,7 @@ class Session(Reporting, Restarting):
         for overflowing, steps, rate in seen:
             self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
         assert self._training is not None
-        if self._calls >= 20 and not self._training.readers and self._by_itself:
+        if self._step == 0 and not self._training.readers and self._by_itself:
             self.say("watch.no_optimizer", always=True)
 
     def fail(self) -> None:

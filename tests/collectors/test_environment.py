@@ -86,6 +86,33 @@ def test_a_loop_without_any_loss_scale_optimizer_is_told_what_to_give(capsys: An
     assert capsys.readouterr().err.count("no loss-scale optimizer was found") == 1
 
 
+ESTIMATOR = """
+import numpy as np
+import tensorflow as tf
+import npu_overflow
+
+def model_fn(features, labels, mode):
+    weight = tf.compat.v1.get_variable("w", (4, 1))
+    loss = tf.reduce_mean(tf.square(tf.matmul(features["x"], weight) - labels))
+    step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss, tf.compat.v1.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step)
+
+def data():
+    return tf.data.Dataset.from_tensor_slices(({"x": np.ones((16, 4), "f4")}, np.ones((16, 1), "f4"))).batch(4).repeat()
+
+with npu_overflow.overflow_dump(language="en") as watch:
+    tf.estimator.Estimator(model_fn).train(data, steps=5)
+print("REPORTS", watch.reports)
+"""
+
+
+@pytest.mark.tensorflow("<2.16")
+def test_an_estimator_is_told_of_once(tmp_path: Any) -> None:
+    said, errors = run(ESTIMATOR, tmp_path).communicate(timeout=120)
+    assert "REPORTS []" in said, errors[-2000:]
+    assert errors.count("Estimators and sessions can't be watched; npu-overflow analyze reads dumps made elsewhere.") == 1
+
+
 WORKER = """
 import os
 import tensorflow as tf

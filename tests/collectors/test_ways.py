@@ -83,6 +83,21 @@ def test_without_a_loss_scale_a_forced_step_names_the_operator() -> None:
     assert (watch.reports[0].first.op_name, watch.reports[0].first.origin) == ("net/hot/MatMul", "operator")
 
 
+def test_collecting_ends_after_max_collect_steps() -> None:
+    sporadic = [step for step in range(training.HOT_FROM, STEPS) if step < training.HOT_FROM + 6]  # frequent, and then nothing more
+    watch = npu_overflow.OverflowWatch(verbose=0, max_collect_steps=4, window=20)
+    fit(watch, hot=sporadic)
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]  # one of the three wanted steps
+    assert len({operator.step for operator in watch.reports[0].operators}) == 1
+
+
+def test_collecting_ends_after_max_collect_seconds(capsys: Any) -> None:
+    watch = npu_overflow.OverflowWatch(language="en", max_collect_seconds=0)  # over before the first step is collected
+    fit(watch)
+    assert watch.reports == []
+    assert capsys.readouterr().err.count("no further step overflowed while collecting") == 1
+
+
 MIRRORED = """
 import os, sys
 sys.path[:0] = [%r]

@@ -32,8 +32,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
     ),
     "watch.no_optimizer": (
-        "no loss-scale optimizer was found, so nothing could be watched. Give it: overflow_dump(optimizer=…), or tell each step: watch.step(loss_scale=…).",
-        "未找到带 loss scale 的优化器，因此无法监视。请传入优化器：overflow_dump(optimizer=…)，或逐步告知：watch.step(loss_scale=…)。",
+        "no loss-scale optimizer was found, so nothing could be watched. Give it: overflow_dump(optimizer=…), or tell each step: watch.step(loss_scale=…). "
+        "Estimators and sessions can't be watched; npu-overflow analyze reads dumps made elsewhere.",
+        "未找到带 loss scale 的优化器，因此无法监视。请传入优化器：overflow_dump(optimizer=…)，或逐步告知：watch.step(loss_scale=…)。"
+        "Estimator 和会话无法监视；npu-overflow analyze 可分析在别处生成的 dump。",
     ),
     "watch.failed": (
         "npu_overflow failed and turned itself off; the training is not affected. Please report this traceback.",
