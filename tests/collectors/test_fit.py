@@ -15,14 +15,6 @@ pytestmark = pytest.mark.tensorflow
 HOT = list(range(training.HOT_FROM, 60))
 
 
-@pytest.fixture()
-def keras(tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.chdir(tmp_path)
-    keras = training.set_up()
-    yield keras
-    training.tear_down(keras)
-
-
 def fit(model: Any, hot: Any, watch: Any = None, steps: int = 60, **kwargs: Any) -> Any:
     training.weights(model)
     x, y = training.data(steps, hot)

@@ -12,14 +12,6 @@ import npu_overflow
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.fixture()
-def keras(tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.chdir(tmp_path)
-    keras = training.set_up()
-    yield keras
-    training.tear_down(keras)
-
-
 class GraphLoop(test_loops.Loop):
     """Gradients by ``tf.gradients``, which raises eagerly."""
 

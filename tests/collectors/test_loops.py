@@ -15,14 +15,6 @@ STEPS = 60
 HOT = list(range(training.HOT_FROM, STEPS))
 
 
-@pytest.fixture()
-def keras(tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.chdir(tmp_path)
-    keras = training.set_up()
-    yield keras
-    training.tear_down(keras)
-
-
 class Loop:
     """A model, its loss-scale optimizer and one step, written as users write them for their Keras."""
 

@@ -12,14 +12,6 @@ import npu_overflow
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.fixture()
-def keras(tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.chdir(tmp_path)
-    keras = training.set_up()
-    yield keras
-    training.tear_down(keras)
-
-
 def counting(keras: Any) -> Any:
     """A layer that overflows in every third step, by a counter of its own that each step moves on."""
 

@@ -10,19 +10,10 @@ import training
 
 import npu_overflow
 
-pytestmark = pytest.mark.tensorflow
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
 STEPS = 64
 HOT = list(range(training.HOT_FROM, STEPS))
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Any, monkeypatch: Any) -> Any:
-    monkeypatch.chdir(tmp_path)
-    yield
-    import tensorflow as tf
-
-    training.tear_down(tf.keras)
 
 
 def fit(watch: Optional[Any], hot: Any = HOT, policy: str = "mixed_float16", scaled: bool = True, **compile_options: Any) -> Any:
