@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List
 
 from npu_overflow import restart
 from npu_overflow.report import texts
@@ -49,29 +49,49 @@ def _say(code: str, **values: Any) -> None:
 def _child(command: List[str], environment: Dict[str, str]) -> int:
     flags: Any = getattr(subprocess, "_args_from_interpreter_flags", list)
     words = [sys.executable, *flags(), "-m", "npu_overflow", "run", *command]
-    with _forwarding() as pid:
+    with _forwarding() as forward_to:
         child = subprocess.Popen(words, env=dict(os.environ, **environment))
-        pid.append(child.pid)
-        return child.wait()
+        forward_to(child)
+        return _wait(child)
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait in short turns: a signal that comes just before a long system call would be handled only after it."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(timeout=1)
 
 
 @contextlib.contextmanager
-def _forwarding() -> Iterator[List[int]]:
-    """Signals that come to this process go on to the child; Ctrl-C at a terminal goes to both by itself."""
-    pids: List[int] = []
+def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Signals that come to this process go on to the child, once it is given; Ctrl-C at a terminal goes to both by itself."""
+    children: List[subprocess.Popen[bytes]] = []
+    early: List[int] = []
 
-    def forward(number: int, frame: Any) -> None:
-        if pids and not (number == signal.SIGINT and _terminal_is_ours()):
-            with contextlib.suppress(OSError):
-                os.kill(pids[0], number)
+    def arrived(number: int, frame: Any) -> None:
+        if number == signal.SIGINT and _terminal_is_ours():
+            return
+        if children:
+            send(number)
+        else:
+            early.append(number)
+
+    def send(number: int) -> None:
+        with contextlib.suppress(OSError):
+            children[0].send_signal(number)
+
+    def forward_to(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in early:
+            send(number)
 
     before = {}
     for name in _FORWARDED:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, forward)
+            before[number] = signal.signal(number, arrived)
     try:
-        yield pids
+        yield forward_to
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

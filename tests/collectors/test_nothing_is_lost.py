@@ -123,10 +123,18 @@ def test_killed_on_ascend_while_the_device_writes(tmp_path: Path) -> None:
 
 KILL_WHILE_GROWING = """
 import glob, time
+from npu_overflow.dump.record import read_record
+from npu_overflow.errors import DumpFormatError
 npu_device._device.piece_bytes, npu_device._device.piece_seconds = 256, 0.005
 
+def whole(path):
+    try:
+        return bool(read_record(path).parts)
+    except (DumpFormatError, OSError):
+        return False
+
 def kill():
-    while not [path for path in glob.glob("precision_data/**/Opdebug*", recursive=True) if os.path.getsize(path) >= 2048]:
+    while not any(map(whole, glob.glob("precision_data/**/Opdebug*", recursive=True))):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -127,7 +127,7 @@ def test_one_of_two_replicas_overflows(tmp_path: Any) -> None:
     done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
     found = [line for line in done.stdout.splitlines() if line.startswith("FOUND")]
     assert found[:1] == ["FOUND 0 True net/hot/MatMul operator 0 []"], done.stdout[-3000:]
-    if tf.keras.__version__.startswith("2."):
+    if not hasattr(tf.keras, "ops"):  # Keras 2
         assert found[1] == "FOUND 1 True replica_1/net/hot/MatMul operator 1 []"
     else:  # this Keras asks only the first replica: the other one's gradients have reached the weights
         assert found[1] == "FOUND 1 True net/first/Cast/Cast variable 0 ['host.weights_lost']"

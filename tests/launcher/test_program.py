@@ -118,7 +118,8 @@ def test_every_option_of_the_watch_has_a_flag() -> None:
     assert "{" not in text and "cli.run" not in text
 
 
-WAITS = "import time\nprint('ready', flush=True)\ntime.sleep(60)\n"
+#: in short turns: a signal that comes just before a long call would be handled only after it
+WAITS = "import time\nprint('ready', flush=True)\nfor _ in range(600):\n    time.sleep(0.1)\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
