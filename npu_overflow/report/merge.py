@@ -156,4 +156,11 @@ def _loss_scale(reports: Sequence[Report]) -> Optional[LossScale]:
     names: List[str] = []
     for item in known:
         names += [name for name in item.optimizers if name not in names]
-    return LossScale(max((item.drops for item in known), key=len), max((item.rate for item in known if item.rate is not None), default=None), tuple(names))
+    return LossScale(
+        drops=max((item.drops for item in known), key=len),
+        rate=max((item.rate for item in known if item.rate is not None), default=None),
+        optimizers=tuple(names),
+        # ranks train in step: overflow was judged frequent when the first of them did so
+        trigger_step=min((item.trigger_step for item in known if item.trigger_step is not None), default=None),
+        kept_steps=tuple(sorted({step for item in known for step in item.kept_steps})),
+    )

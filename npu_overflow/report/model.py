@@ -253,15 +253,24 @@ def _escaped(match: Match[str]) -> str:
     return json.dumps(match.group())[1:-1]
 
 
-def _plain(value: Any) -> Any:
-    """JSON-ready form of a field's value."""
+#: keys whose values are texts even where they read "inf" or "nan", in fields that hold free JSON (evidence, origin_detail …)
+TEXT_KEYS = frozenset(("name", "op_name", "op_type", "operator", "producer", "tensor", "type", "dtype", "file", "path", "text", "reason"))
+
+#: texts that would be taken for numbers in free JSON under any other key: there a backslash more goes in front
+_LIKE_NUMBERS = re.compile(r"\\*(?:-?inf|nan)\Z")
+
+
+def _plain(value: Any, key: Optional[str] = None) -> Any:
+    """JSON-ready form of a field's value; ``key`` is that of the value in free JSON."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(name): _plain(item, str(name)) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_plain(item, key) for item in value]
+    if isinstance(value, str) and key is not None and key not in TEXT_KEYS and _LIKE_NUMBERS.match(value):
+        return "\\" + value
     return value
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import typing
 from typing import Any, Dict, Mapping, Type, TypeVar
 
 from npu_overflow.errors import DumpFormatError
+from npu_overflow.report.model import TEXT_KEYS
 
 __all__ = ["restore", "restore_json"]
 
@@ -18,8 +20,7 @@ _T = TypeVar("_T")
 
 _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
-#: keys whose values are texts even where they read "inf" or "nan", in fields that hold free JSON (evidence, origin_detail …)
-TEXT_KEYS = frozenset(("name", "op_name", "op_type", "operator", "producer", "tensor", "type", "dtype", "file", "path", "text", "reason"))
+_LIKE_NUMBERS = re.compile(r"\\+(?:-?inf|nan)\Z")
 
 
 def restore_json(cls: Type[_T], text: str) -> _T:
@@ -127,9 +128,11 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
 
 
 def _free(value: Any, key: str = "") -> Any:
-    """Free JSON: the strings for infinities and NaN become numbers again, except where the key promises a text."""
+    """Free JSON: the strings for infinities and NaN become numbers again, except where the key promises a text or a backslash marks one."""
     if isinstance(value, str):
-        return value if key in TEXT_KEYS else _NOT_FINITE.get(value, value)
+        if key in TEXT_KEYS:
+            return value
+        return value[1:] if _LIKE_NUMBERS.match(value) else _NOT_FINITE.get(value, value)
     if isinstance(value, Mapping):
         return {str(name): _free(item, str(name)) for name, item in value.items()}
     if isinstance(value, list):

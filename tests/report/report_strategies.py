@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.model import TEXT_KEYS, LossScale, Operator, Problem, Remark, Report, TensorSummary
 
 TEXT = st.text(max_size=30) | st.sampled_from(
     ["nan", "inf", "a/" * 60 + "MatMul", "\x1b[31mred", "\u202eevil", "[bold]x[/bold]", "名字" * 40, "\udcff", "{0}{x}"],
@@ -16,7 +16,17 @@ FLOAT = st.floats(allow_nan=False) | st.just(float("inf")) | st.sampled_from([65
 NUMBER = FLOAT | COUNT | st.booleans()
 SHAPE = st.lists(st.integers(0, 2**40), max_size=6).map(tuple)
 ELEMENT = st.none() | st.builds(lambda index, value: {"index": index, "value": value}, st.lists(COUNT, max_size=5), FLOAT)
-EVIDENCE = st.dictionaries(st.sampled_from(["value", "limit", "index", "share"]), FLOAT | COUNT | st.lists(COUNT, max_size=3), max_size=3)
+LIKE_NUMBERS = st.sampled_from(["inf", "-inf", "nan", "\\inf", "\\\\nan", "Infinity"])
+_LEAF = st.none() | st.booleans() | FLOAT | COUNT | TEXT | LIKE_NUMBERS
+#: free JSON: numbers, texts that read like numbers, lists and dicts of them
+EVIDENCE = st.dictionaries(
+    st.sampled_from(["value", "limit", "index", "share", "why", "known"]) | st.text(max_size=5),
+    st.recursive(_LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "low", "counts"]), inner, max_size=2), max_leaves=5),
+    max_size=3,
+).map(lambda found: {key: value for key, value in found.items() if key not in TEXT_KEYS})
+NAMED = st.fixed_dictionaries({"name": TEXT | LIKE_NUMBERS, "file": TEXT | LIKE_NUMBERS})
+HISTOGRAM = st.builds(lambda low, counts: {"low": low, "counts": counts}, st.integers(-200, 200), st.lists(COUNT, max_size=4))
+HOST = st.fixed_dictionaries({"versions": st.dictionaries(TEXT, TEXT | LIKE_NUMBERS, max_size=2), "pid": COUNT})
 CODES = st.lists(st.sampled_from(["sample_first", "sample_second", "of_a_later_version"]), max_size=3).map(tuple)
 
 
@@ -41,6 +51,7 @@ TENSORS = st.builds(
     overflow_in_padding=COUNT,
     first_overflow=ELEMENT,
     headroom_log2=_maybe(st.floats(0, 2000)),
+    histogram=_maybe(HISTOGRAM),
     bytes=COUNT,
     note=_maybe(st.sampled_from(["cut", "no_data", "missing", "not_decoded", "new note"])),
 )
@@ -58,7 +69,11 @@ OPERATORS = st.builds(
     step=_maybe(COUNT),
     train_step=_maybe(COUNT),
     timestamp=_maybe(COUNT),
+    model_id=_maybe(COUNT),
     task_id=_maybe(COUNT),
+    stream_id=_maybe(COUNT),
+    context_id=_maybe(COUNT),
+    thread_id=_maybe(COUNT),
     verdict=st.sampled_from(["computed_here", "inherited", "internal", "padding_only", "absorbed", "unknown", "new verdict"]),
     origin=st.sampled_from(["operator", "variable", "data", "constant", "new origin"]),
     origin_detail=_maybe(st.builds(lambda name, element, value: {"name": name, "element": element, "value": value}, TEXT, st.lists(COUNT, max_size=3), FLOAT)),
@@ -69,14 +84,23 @@ OPERATORS = st.builds(
     forward_op=_maybe(TEXT),
     cured_by_scale=_maybe(st.booleans()),
     advice=CODES,
-    evidence=EVIDENCE,
+    evidence=EVIDENCE | NAMED,
     steps_seen=COUNT,
     steps_first=COUNT,
     dump_file=_maybe(TEXT),
+    record_file=_maybe(TEXT),
     inputs=SIDE,
     outputs=SIDE,
 )
-_PLAIN = st.builds(
+SCALES = st.builds(
+    LossScale,
+    drops=st.lists(st.tuples(COUNT, FLOAT, FLOAT), max_size=3).map(tuple),
+    rate=_maybe(st.floats(0, 1)),
+    optimizers=st.lists(TEXT | LIKE_NUMBERS, max_size=2).map(tuple),
+    trigger_step=_maybe(COUNT),
+    kept_steps=st.lists(COUNT, max_size=3).map(tuple),
+)
+PLAIN = st.builds(
     Report,
     path=TEXT,
     version=st.just("0.1.0"),
@@ -85,10 +109,11 @@ _PLAIN = st.builds(
     records=COUNT,
     rank=_maybe(COUNT),
     world_size=_maybe(COUNT),
+    host=_maybe(HOST),
     operators=st.lists(OPERATORS, max_size=4).map(tuple),
-    problems=st.lists(st.builds(Problem, TEXT, TEXT, code=_maybe(st.just("file.empty") | TEXT), values=EVIDENCE), max_size=3).map(tuple),
-    remarks=st.lists(st.builds(Remark, TEXT), max_size=3).map(tuple),
-    loss_scale=_maybe(st.builds(LossScale, st.lists(st.tuples(COUNT, FLOAT, FLOAT), max_size=3).map(tuple), _maybe(st.floats(0, 1)))),
+    problems=st.lists(st.builds(Problem, TEXT, TEXT, code=_maybe(st.just("file.empty") | TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
+    remarks=st.lists(st.builds(Remark, TEXT, code=_maybe(TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
+    loss_scale=_maybe(SCALES),
     reason=_maybe(st.just("not_reproduced_eagerly") | TEXT),
 )
 
@@ -96,6 +121,6 @@ _PLAIN = st.builds(
 @st.composite
 def reports(draw: Any) -> Report:
     """Any report, its primary finding one of its operators or None."""
-    report: Report = draw(_PLAIN)
+    report: Report = draw(PLAIN)
     indices = [st.none()] + [st.integers(0, len(report.operators) - 1)] * bool(report.operators)
     return dataclasses.replace(report, first_index=draw(st.one_of(indices)))

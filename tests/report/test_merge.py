@@ -85,10 +85,25 @@ def test_nothing_found_anywhere() -> None:
     assert sentences(merged) == ("ranks without a finding (2): 0, 1.",)
 
 
-def test_the_loss_scale_is_the_longest_history_and_the_highest_rate() -> None:
-    scales = [LossScale(((1, 2.0, 1.0),), 0.1, ("A",)), LossScale(((1, 4.0, 2.0), (2, 2.0, 1.0)), None, ("A", "B"))]
+def test_the_loss_scale_is_the_longest_history_the_highest_rate_the_first_trigger_and_all_kept_steps() -> None:
+    scales = [
+        LossScale(((1, 2.0, 1.0),), 0.1, ("A",), 9, (9, 11)),
+        LossScale(((1, 4.0, 2.0), (2, 2.0, 1.0)), None, ("A", "B"), 7, (7, 9)),
+        LossScale(),
+    ]
     merged = merge([report(rank, operator("a", rank), loss_scale=scale) for rank, scale in enumerate(scales)])
-    assert merged.loss_scale == LossScale(((1, 4.0, 2.0), (2, 2.0, 1.0)), 0.1, ("A", "B"))
+    assert merged.loss_scale == LossScale(((1, 4.0, 2.0), (2, 2.0, 1.0)), 0.1, ("A", "B"), 7, (7, 9, 11))
+
+
+def test_every_fact_of_one_report_outlives_merging_with_a_silent_one() -> None:
+    """Whatever a report says of its loss scale and its host is there afterwards."""
+    full = {"drops": ((1, 4.0, 2.0),), "rate": 0.5, "optimizers": ("A",), "trigger_step": 3, "kept_steps": (3, 4)}
+    assert set(full) == {item.name for item in dataclasses.fields(LossScale)}
+    for order in (1, -1):
+        given = [report(0, operator("a", 1), loss_scale=LossScale(**full), host={"versions": {"tensorflow": "2"}}), report(1, first=None)]
+        merged = merge(given[::order])
+        assert merged.loss_scale is not None and dataclasses.asdict(merged.loss_scale) == full
+        assert merged.host == {"versions": {"tensorflow": "2"}} and merged.mode == "saturation"
 
 
 def test_the_same_report_twice_counts_once() -> None:

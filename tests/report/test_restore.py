@@ -1,6 +1,7 @@
 """Report.from_json restores what to_json wrote, and says what is wrong with anything else."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any, Dict
@@ -8,10 +9,10 @@ from typing import Any, Dict
 import pytest
 import report_samples
 from hypothesis import given
-from report_strategies import reports
+from report_strategies import OPERATORS, PLAIN, SCALES, TENSORS, reports
 
 from npu_overflow.errors import DumpFormatError
-from npu_overflow.report.model import Operator, Report, TensorSummary
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
 
 
 @given(reports())
@@ -30,6 +31,61 @@ def test_json_holds_no_character_that_could_steer_a_terminal(report: Report) -> 
     text.encode("utf-8")
     assert all(char >= " " or char == "\n" for char in text)
     assert not any(char in text for char in "\x7f\x9b\u202e\u2066\ufeff")
+
+
+def test_the_strategy_varies_every_field() -> None:
+    """A field that is added to the model must be tried here too."""
+    wanted = {
+        TENSORS: TensorSummary, OPERATORS: Operator, SCALES: LossScale, PLAIN: Report,
+    }  # fmt: skip
+    fixed = {Report: {"schema", "tool", "first_index"}}
+    for strategy, cls in wanted.items():
+        given_fields = set(strategy.wrapped_strategy.kwargs)
+        assert given_fields == {item.name for item in dataclasses.fields(cls)} - fixed.get(cls, set())
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "\\inf", "\\\\-inf", "\\", "information"])
+def test_a_text_that_reads_like_a_number_stays_a_text(text: str) -> None:
+    """In free JSON, under any key, in lists and deeper."""
+    free = {"why": text, "known": [text, math.inf, {"low": text}], "name": text}
+    operator = Operator(evidence=free, origin_detail={"value": text, "name": text})
+    report = Report(path="p", version="1", operators=(operator,), problems=(Problem("f", "r", "c", free),), remarks=(Remark("t", "c", free),), host=free)
+    back = Report.from_json(report.to_json())
+    assert back == report and repr(back) == repr(report)
+
+
+def _of_an_older_version(data: Any, cls: Any) -> Any:
+    """Every field with a default, left out one at a time."""
+    for item in dataclasses.fields(cls):
+        if item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING:
+            yield item.name, {key: value for key, value in data.items() if key != item.name}
+
+
+def test_reports_that_lack_any_of_todays_fields_are_read() -> None:
+    """Fields are only ever added, so that a report of an older version lacks some: each gets its default."""
+    whole = Report.from_dict(report_samples.NPU.to_dict())
+    data = whole.to_dict()
+    seen = 0
+    for name, older in _of_an_older_version(data, Report):
+        if name not in ("schema", "tool", "operators", "first_index"):
+            assert Report.from_dict(older) == dataclasses.replace(whole, **{name: _default(Report, name)}), name
+            seen += 1
+    for name, older in _of_an_older_version(data["operators"][0], Operator):
+        back = Report.from_dict(dict(data, operators=[older, *data["operators"][1:]]))
+        assert back.operators[0] == dataclasses.replace(whole.operators[0], **{name: _default(Operator, name)}), name
+        seen += 1
+    for name, older in _of_an_older_version(data["operators"][0]["inputs"][0], TensorSummary):
+        operator = dict(data["operators"][0], inputs=[older])
+        back = Report.from_dict(dict(data, operators=[operator], first=0))
+        assert back.operators[0].inputs is not None and whole.operators[0].inputs is not None
+        assert back.operators[0].inputs[0] == dataclasses.replace(whole.operators[0].inputs[0], **{name: _default(TensorSummary, name)}), name
+        seen += 1
+    assert seen > 50
+
+
+def _default(cls: Any, name: str) -> Any:
+    item = next(item for item in dataclasses.fields(cls) if item.name == name)
+    return item.default if item.default is not dataclasses.MISSING else item.default_factory()  # type: ignore[misc]
 
 
 def test_numbers_that_json_lacks_come_back() -> None:
