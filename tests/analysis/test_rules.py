@@ -67,6 +67,14 @@ FIRES = [
     ("dot_product", case("Conv2D", "computed_here", inputs=[np.array([300.0], np.float16), CLEAN])),
     ("sum_range", case("ReduceSumD")),
     ("sum_range", case("AddV2")),
+    ("sum_range", case("ScatterNd")),
+    ("product_range", case("Mul", inputs=[np.array([300.0], np.float16), np.array([300.0], np.float16)])),
+    ("product_range", case("ReduceProdD", inputs=[np.array([300.0, 300.0], np.float16)])),
+    ("mean_range", case("ReduceMeanD", inputs=[np.array([40000.0, 40000.0], np.float16)])),
+    ("mean_range", case("AvgPoolV2", inputs=[np.array([40000.0, 40000.0], np.float16)])),
+    ("log_or_reciprocal", case("Pow", inputs=[np.array([0.0, 1.0], np.float16), np.array([-1.0], np.float16)])),
+    ("log_or_reciprocal", case("Pow", inputs=[np.array([1e-3], np.float16), np.array([-2.0], np.float16)])),
+    ("log_or_reciprocal", case("Pow", inputs=[np.array([-2.0], np.float16), np.array([0.5], np.float16)], outputs=[np.array([np.nan], np.float16)])),
     ("exponent", case("Exp", inputs=[np.array([1, 11.2], np.float16)])),
     ("exponent", case("Cosh", inputs=[np.array([1, -12.0], np.float16)])),
     ("cube_accumulation", case("MatMulV2", bits=0x400, core="AI Core")),
@@ -128,6 +136,18 @@ SILENT = [
     ("sum_range", case("ReduceSumD", outputs=[FULL])),
     ("sum_range", case("Sum", op_name=GRADIENT)),
     ("sum_range", case("Sum", "inherited", inputs=[INF])),
+    ("product_range", case("Mul", op_name=GRADIENT)),
+    ("product_range", case("Mul", "inherited", inputs=[INF])),
+    ("product_range", case("Mul", outputs=[FULL])),
+    ("product_range", case("Mul", "internal", outputs=[CLEAN])),
+    ("mean_range", case("Mean", op_name=GRADIENT)),
+    ("mean_range", case("Mean", "internal", outputs=[CLEAN])),
+    ("mean_range", case("MaxPool")),
+    ("mean_range", case("Mean", outputs=[BFLOAT])),
+    ("log_or_reciprocal", case("Pow", inputs=[np.array([-300.0, 0.0], np.float16), np.array([2.0], np.float16)])),
+    ("log_or_reciprocal", case("Pow", inputs=[np.array([0.1], np.float16), np.array([-2.0], np.float16)])),
+    ("weights_lost", case("MatMul", "absorbed", inputs=[INF], host=True, origin="variable")),
+    ("constant_input", case("MatMul", "inherited", inputs=[INF], host=True, dumped_producer=False, origin="variable")),
     ("exponent", case("Exp", inputs=[np.array([1, 11.0], np.float16)])),
     ("exponent", case("Exp", inputs=[np.array([1, -300.0], np.float16)])),
     ("exponent", case("Exp", inputs=[np.array([1, 12.0], np.float32)], outputs=[FULL])),
@@ -199,6 +219,19 @@ def test_the_committed_table_is_printed() -> None:
     done = subprocess.run([sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert all("| %s |" % rule.code in done.stdout for rule in RULES)
+
+
+def test_a_gradient_that_does_not_fit_its_cast_is_a_matter_of_the_scale() -> None:
+    backward = case("Cast", inputs=[np.array([70000], np.float32)], op_name="gradient_tape/net/hot/Cast/Cast", forward_clean=True, loss_scale=65536.0)
+    assert advise(backward)[0] == ("gradient_scale", "cast_range", "keep_float32")
+    at_one = case("Cast", inputs=[np.array([70000], np.float32)], op_name="gradient_tape/net/hot/Cast/Cast", forward_clean=True, loss_scale=1.0)
+    assert advise(at_one)[0] == ("cast_range", "scale_at_floor", "keep_float32")
+
+
+def test_a_square_by_pow_is_no_logarithm() -> None:
+    """A negative or a 0 among what is squared says nothing."""
+    squared = case("Pow", inputs=[np.array([-300.0, 0.0, 500.0], np.float16), np.array([2.0], np.float16)])
+    assert advise(squared)[0] == ("power", "keep_float32")
 
 
 def test_evidence_points_at_the_element() -> None:

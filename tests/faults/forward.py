@@ -4,7 +4,7 @@ Most are one formula in a layer "hot" between a Dense layer that hands the featu
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
@@ -92,7 +92,7 @@ def _(s: Setting) -> Fault:
 def _(s: Setting) -> Fault:
     """300 squared is 90 000."""
     bad = hot_batch(s, 300.0)
-    return planted(s, s.tf.square, "Square", "Square", bad, quiet(np.square, f16(bad)), float32=True, advice="keep_float32")
+    return planted(s, s.tf.square, "Square", "Square", bad, quiet(np.square, f16(bad)), float32=True, advice=("power", "keep_float32"))
 
 
 @fault("product_of_two")
@@ -100,21 +100,22 @@ def _(s: Setting) -> Fault:
     """x times 1000 x, written with the operators of Python."""
     bad = hot_batch(s, 10.0)
     big = quiet(np.multiply, f16(bad), np.float16(1000))
-    return planted(s, lambda x: x * (x * 1000.0), "Mul", "mul_1", bad, quiet(np.multiply, f16(bad), big), [f16(bad), big], float32=True)
+    return planted(s, lambda x: x * (x * 1000.0), "Mul", "mul_1", bad, quiet(np.multiply, f16(bad), big), [f16(bad), big], float32=True, advice="product_range")
 
 
 @fault("pow_three")
 def _(s: Setting) -> Fault:
     """50 to the power of 3 is 125 000."""
     bad = hot_batch(s, 50.0)
-    return planted(s, lambda x: x**3.0, "Pow", "pow", bad, quiet(np.power, f16(bad), np.float16(3)), float32=True)
+    return planted(s, lambda x: x**3.0, "Pow", "pow", bad, quiet(np.power, f16(bad), np.float16(3)), float32=True, advice="power")
 
 
 @fault("pow_negative")
 def _(s: Setting) -> Fault:
     """0.001 to the power of -2 is a million."""
     bad = hot_batch(s, 0.001)
-    return planted(s, lambda x: s.tf.pow(x, -2.0), "Pow", "Pow", bad, quiet(np.power, f16(bad), np.float16(-2)), float32=True, out=1e-12)
+    by_hand = quiet(np.power, f16(bad), np.float16(-2))
+    return planted(s, lambda x: s.tf.pow(x, -2.0), "Pow", "Pow", bad, by_hand, float32=True, out=1e-12, advice="log_or_reciprocal")
 
 
 @fault("sum_of_a_row")
@@ -123,7 +124,8 @@ def _(s: Setting) -> Fault:
     n = s.size(5)
     bad = s.uniform((BATCH, n))
     bad[2] = 20000.0
-    return planted(s, lambda x: s.tf.reduce_sum(x, -1, keepdims=True), "Sum", "Sum", bad, quiet(np.sum, f16(bad), -1)[:, None], float32=True)
+    by_hand = quiet(np.sum, f16(bad), -1)[:, None]
+    return planted(s, lambda x: s.tf.reduce_sum(x, -1, keepdims=True), "Sum", "Sum", bad, by_hand, float32=True, advice="sum_range")
 
 
 @fault("inner_sum_of_a_mean")
@@ -133,7 +135,7 @@ def _(s: Setting) -> Fault:
     bad = s.uniform((BATCH, n))
     bad[1] = 20000.0
     by_hand = quiet(lambda: np.add.reduce(f16(bad), -1, dtype=np.float16)[:, None] / np.float16(n))
-    return planted(s, lambda x: s.tf.reduce_mean(x, -1, keepdims=True), "Mean", "Mean", bad, by_hand, float32=True)
+    return planted(s, lambda x: s.tf.reduce_mean(x, -1, keepdims=True), "Mean", "Mean", bad, by_hand, float32=True, advice="mean_range")
 
 
 @fault("own_mean")
@@ -161,7 +163,7 @@ def _(s: Setting) -> Fault:
 
     pooled = f16(bad).reshape(BATCH, 2, 2, 2, 2, channels)
     by_hand = quiet(lambda: np.add.reduce(np.add.reduce(pooled, 4, dtype=np.float16), 2, dtype=np.float16) / np.float16(4))
-    return planted(s, body, "AvgPool", "AvgPool2D", bad, by_hand, float32=True)
+    return planted(s, body, "AvgPool", "AvgPool2D", bad, by_hand, float32=True, advice="mean_range")
 
 
 @fault("global_average_pooling", versions="<2.16")
@@ -253,7 +255,7 @@ def _(s: Setting) -> Fault:
         return s.tf.scatter_nd([[0], [0], [1], [2]], x, [BATCH, n])
 
     by_hand = quiet(lambda: np.stack([f16(bad)[0] + f16(bad)[1], f16(bad)[2], f16(bad)[3], f16(np.zeros(n))]))
-    return planted(s, body, "ScatterNd", "ScatterNd", bad, by_hand, float32=True)
+    return planted(s, body, "ScatterNd", "ScatterNd", bad, by_hand, float32=True, advice="sum_range")
 
 
 # --- variance, norm, normalization ---------------------------------------------------------------------------------------------------
@@ -337,7 +339,7 @@ def _(s: Setting) -> Fault:
         return centred / (variance + 1e-3) + variance * 1e-3
 
     centred = f16(bad) - (np.add.reduce(f16(bad), -1, dtype=np.float16) / np.float16(n)).astype(np.float16)[:, None]
-    return planted(s, body, "Pow", "pow", bad, quiet(np.square, centred), [centred], float32=True)
+    return planted(s, body, "Pow", "pow", bad, quiet(np.square, centred), [centred], float32=True, advice="power")
 
 
 # --- logarithms, exponentials, quotients ----------------------------------------------------------------------------------------------
@@ -507,6 +509,21 @@ def _(s: Setting) -> Fault:
     return planted(s, body, "Cast", "SparseSoftmaxCrossEntropyWithLogits/Cast_1", bad, loss, float32=True)
 
 
+@fault("float32_product")
+def _(s: Setting) -> Fault:
+    """The product of a row leaves float32, in a layer that works in float32: no matter of precision, and no rule knows it."""
+    n = s.size(6)
+    bad = s.uniform((BATCH, n))
+    bad[2] = 10000.0
+
+    def body(x: Any) -> Any:
+        wide = s.tf.cast(x, s.tf.float32) * (1.0 if s.cured else 1e4)
+        return s.tf.reduce_prod(wide, -1, keepdims=True) * 1e-30
+
+    wide = f16(bad).astype(np.float32) * np.float32(1e4)
+    return planted(s, body, "Prod", "Prod", bad, quiet(np.prod, wide, -1)[:, None], [wide], advice="ask_support")
+
+
 # --- convolutions -------------------------------------------------------------------------------------------------------------------
 
 
@@ -527,7 +544,7 @@ def _(s: Setting) -> Fault:
     def body(x: Any) -> Any:
         return s.tf.reduce_max(s.tf.nn.conv2d(x, s.tf.constant(kernel, x.dtype), 1, "VALID"), [1, 2])
 
-    return planted(s, body, "Conv2D", "Conv2D", bad, convolved(bad, 3, 2), float32=True)
+    return planted(s, body, "Conv2D", "Conv2D", bad, convolved(bad, 3, 2), float32=True, advice="dot_product")
 
 
 def convolved(images: Any, size: int, filters: int) -> Any:
@@ -582,7 +599,7 @@ def _(s: Setting) -> Fault:
         return s.tf.reduce_mean(s.tf.matmul(s.tf.nn.softmax(scores), x), 1)
 
     by_hand = f16(np.einsum("bqd,bkd->bqk", f16(bad).astype(np.float32), f16(bad).astype(np.float32)))
-    return planted(s, body, "Einsum", "einsum/Einsum", bad, by_hand, float32=True)
+    return planted(s, body, "Einsum", "einsum/Einsum", bad, by_hand, float32=True, advice="dot_product")
 
 
 def attention(s: Setting, bias: Callable[[Any], Any], x: Any) -> Any:
@@ -628,6 +645,30 @@ def whole_row(s: Setting, value: float) -> Fault:
     wide = (bad[:, :, 0] < 0).astype(np.float32) * np.float32(value)
     fault = planted(s, body, "Cast", "Cast_1", bad, f16(wide), [wide], good=good, value=-INF, advice="mask_constant")
     return fault
+
+
+@fault("row_masked_by_infinity", numerics="it blames the mask of every step, before the fault begins")
+def _(s: Setting) -> Fault:
+    """Scores are replaced by -Inf where nothing may be seen: harmless, until a whole row is (softmax of nothing is NaN)."""
+    t, d = s.size(3), s.size(4)
+    good = s.uniform((BATCH, t, d))
+    good[:, -1, 0] = -0.5
+    bad = good.copy()
+    bad[2, :, 0] = -0.5
+
+    def body(x: Any) -> Any:
+        keep = (x[:, :, 0] > 0)[:, None, :]
+        scores = s.tf.matmul(x, x, transpose_b=True)
+        masked = s.tf.where(keep, scores, s.tf.constant(-1e4 if s.cured else -np.inf, x.dtype))
+        return s.tf.reduce_mean(s.tf.matmul(s.tf.nn.softmax(masked), x), 1)
+
+    def check(outcome: Any) -> List[str]:
+        softmax = [operator.advice for operator in outcome.reports[0].operators if operator.op_type == "Softmax"]
+        return [] if softmax == [("masked_row",)] else ["advice of the softmax: %s" % softmax]
+
+    found = planted(s, body, "SelectV2", "SelectV2", bad, f16(-np.inf), [], good=good, origin="constant", value=-INF, advice="mask_constant")
+    found.check = check
+    return found
 
 
 @fault("mask_minimum_plus_score")
@@ -933,7 +974,7 @@ def _(s: Setting) -> Fault:
     bad = hot_batch(s, 12.0)
     model = s.compile(s.net(bad.shape[1], lambda x: s.tf.exp(s.tf.minimum(x, 8.0) if s.cured else x), 1e-6))
     training = Fit(model, good=s.uniform(bad.shape), bad=bad, start=60, steps=70)
-    return Fault(training, Truth("Exp", s.path("net/hot/Exp"), start=60), Hand([f16(bad)], quiet(np.exp, f16(bad))))
+    return Fault(training, Truth("Exp", s.path("net/hot/Exp"), start=60, advice=("exponent", "scale_at_floor")), Hand([f16(bad)], quiet(np.exp, f16(bad))))
 
 
 @fault("float32_overflow", policy="float32")

@@ -43,7 +43,7 @@ import math
 import random as python_random
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -85,7 +85,7 @@ class Truth:
             earlier step may be blamed.
         source: name of the variable or batch.
         cured_by_scale: whether a lower loss scale would cure it; None: not compared.
-        advice: a code that must be among the advice; None: not compared.
+        advice: a code, or several, that must be among the advice; None: not compared.
         forward_op: full name of the forward operator of one of the backward pass; None: not compared.
         or_reason: the report may also name nobody and give this reason, because the eager replay of the step is finite.
         falls: whether the loss scale tells of the fault (False without loss scaling).
@@ -100,10 +100,15 @@ class Truth:
     start: int = 0
     source: Optional[str] = None
     cured_by_scale: Optional[bool] = None
-    advice: Optional[str] = None
+    advice: Union[str, Tuple[str, ...], None] = None
     forward_op: Optional[str] = None
     or_reason: Optional[str] = None
     falls: bool = True
+
+    @property
+    def advices(self) -> Tuple[str, ...]:
+        """``advice`` as a tuple."""
+        return (self.advice,) if isinstance(self.advice, str) else self.advice or ()
 
 
 @dataclass
@@ -534,8 +539,9 @@ def judge(truth: Truth, outcome: Outcome) -> List[str]:
         wrong.append("train_step: expected %d or later, got %r" % (truth.start, first.train_step))
     if truth.falls and (not outcome.drops or outcome.drops[0][0] != truth.start):
         wrong.append("the loss scale was to fall first in step %d, its falls: %s" % (truth.start, outcome.drops[:2]))
-    if truth.advice is not None and truth.advice not in first.advice:
-        wrong.append("advice: expected %s, got %s" % (truth.advice, list(first.advice)))
+    missing = [code for code in truth.advices if code not in first.advice]
+    if missing:
+        wrong.append("advice: expected %s, got %s" % (missing, list(first.advice)))
     return wrong
 
 

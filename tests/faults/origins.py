@@ -50,7 +50,7 @@ def _(s: Setting) -> Fault:
     kernel = _with(np.full((n, m), 0.1), place, INF)
     training = Between(s, s.compile(model), _poison(s, hot, 0, kernel), good=s.uniform((BATCH, n)))
     truth = Truth("Cast", _weight_cast(s, "MatMul"), origin="variable", element=place, value=INF, start=START, source=_variable(s, "hot", "kernel"),
-                  cured_by_scale=False)
+                  cured_by_scale=False, advice="weights_lost")
     return Fault(training, truth, Hand([], kernel))
 
 
@@ -249,7 +249,7 @@ def _(s: Setting) -> Fault:
     good, place = s.uniform((BATCH, n)), s.at(BATCH, n)
     bad = good if s.cured else _with(good, place, NAN)
     training = Fit(s.compile(_small(s, n)), good=good, bad=bad, start=START)
-    truth = Truth("Cast", _input_cast(s), origin="data", element=place, value=NAN, start=START, source="x", cured_by_scale=False)
+    truth = Truth("Cast", _input_cast(s), origin="data", element=place, value=NAN, start=START, source="x", cured_by_scale=False, advice="constant_input")
     return Fault(training, truth, Hand([], bad))
 
 

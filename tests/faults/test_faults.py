@@ -1,7 +1,9 @@
 """Every planted fault and healthy run, as tests: the right answer in each variant, proven by something other than the package."""
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
 
 import pytest
 
@@ -34,6 +36,24 @@ def test_the_usual_means_agree_where_they_can() -> None:
     answers = table.check_numerics([case.name for case in CASES if case.kind == "fault" and case.runs_here() and case.numerics is None])
     differ = {name: answer["found"] for name, answer in answers.items() if not answer["right"] and answer.get("origin", "operator") == "operator"}
     assert differ == {}
+
+
+def _rules() -> Dict[str, str]:
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    try:
+        import rule_table
+    finally:
+        sys.path.pop(0)
+    return rule_table.FAULTS
+
+
+@pytest.mark.parametrize(("code", "name"), sorted(_rules().items()))
+def test_the_table_of_rules_names_faults_that_fire_them(code: str, name: str) -> None:
+    """``test_case`` runs them and compares the advice with what the case says; here: that it says so."""
+    case = kit.CASES[name]
+    with kit.under_policy(case.policy):
+        built = kit.build(case, "plain")
+    assert code in built.truth.advices or (code == "masked_row" and built.check is not None)
 
 
 def test_there_are_enough_cases() -> None:

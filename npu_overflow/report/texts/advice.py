@@ -278,15 +278,49 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{op_type} 把有限的值相加，结果超出 {tensor} 的表示范围。不必求和时请改用均值，损失函数请以 float32 计算；残差网络请在相加之前做归一化。\n"
         "    loss = tf.reduce_mean(tf.cast(per_example, tf.float32))",
     ),
-    "advice.ask_support.title": ("Ask the vendor's support", "联系厂商技术支持"),
+    "advice.product_range.title": ("The product leaves the type's range", "乘积超出表示范围"),
+    "advice.product_range.when": (
+        "An elementwise product (Mul, Prod, Cumprod) of the forward pass made the overflow in a float16 result.",
+        "前向传播中的逐元素乘积（Mul、Prod、Cumprod）在 float16 结果中自身产生溢出。",
+    ),
+    "advice.product_range": (
+        "The factors of {op_type} fit (up to {input_largest}), their product in {tensor} doesn't. Two factors above 255.9 are enough in float16. Scale or "
+        "normalise one of them first; squares of one's own (x * x in a norm, a variance, a distance) belong in float32.\n"
+        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+        "{op_type} 的各因子在范围内（最大 {input_largest}），而乘积 {tensor} 超出范围。float16 下两个因子都超过 255.9 即会溢出。请先对其中之一做缩放或归一化；"
+        "自行编写的平方（范数、方差、距离中的 x * x）应以 float32 计算。\n"
+        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+    ),
+    "advice.mean_range.title": ("The sum inside the mean overflows", "求均值时内部的和溢出"),
+    "advice.mean_range.when": (
+        "A mean or an average pooling of the forward pass gives Inf in float16 although all its inputs are finite.",
+        "前向传播中的均值或平均池化的输入全部有限，float16 结果却为 Inf。",
+    ),
+    "advice.mean_range": (
+        "A mean lies between its elements (up to {input_largest}), so {tensor} can only be out of range because {op_type} sums in float16 before it divides. "
+        "Take the mean in float32, or divide first.\n"
+        "    y = tf.cast(tf.reduce_mean(tf.cast(x, tf.float32), axis=-1), x.dtype)",
+        "均值必然落在各元素之间（最大 {input_largest}），因此 {tensor} 超出范围只能是因为 {op_type} 在相除之前以 float16 求和。请以 float32 求均值，或先除后加。\n"
+        "    y = tf.cast(tf.reduce_mean(tf.cast(x, tf.float32), axis=-1), x.dtype)",
+    ),
+    "advice.ask_support.title": ("No known cause fits", "没有匹配的已知原因"),
     "advice.ask_support.when": (
         "No other rule fits, and the value was not inherited.",
         "没有其他规则适用，且溢出值不是由上游传入。",
     ),
     "advice.ask_support": (
-        "No known cause fits. Ask the vendor's support and attach: this report (report.json), the dump folder of this step, the versions of CANN, "
+        "Ask the vendor's support and attach: this report (report.json), the dump folder of this step, the versions of CANN, "
         "driver, TensorFlow and the adapter, and the precision options in use. If a file is named among the problems, dump that step again first.",
-        "没有匹配的已知原因。请联系厂商技术支持，并附上：本报告（report.json）、该步的 dump 目录、CANN、驱动、TensorFlow 与适配插件的版本，"
+        "请联系厂商技术支持，并附上：本报告（report.json）、该步的 dump 目录、CANN、驱动、TensorFlow 与适配插件的版本，"
         "以及所用的精度选项。如果问题列表中列出了某个文件，请先重新 dump 该步。",
+    ),
+    "advice.ask_support.host": (
+        "Look at the ranges of the inputs above: a result of float32 or bfloat16 that overflows is no matter of precision, the values "
+        "themselves run away. Usual reasons are a learning rate that is too high, gradients that are not clipped, a layer without normalisation, or a quotient "
+        "of something near 0. If a file is named among the problems, collect that step again first.\n"
+        "    optimizer = tf.keras.optimizers.Adam(1e-4, clipnorm=1.0)",
+        "请查看上面各输入的范围：float32 或 bfloat16 的结果溢出并非精度问题，而是数值本身发散。常见原因有学习率过高、梯度未裁剪、某层缺少归一化，"
+        "或除以接近 0 的数。如果问题列表中列出了某个文件，请先重新采集该步。\n"
+        "    optimizer = tf.keras.optimizers.Adam(1e-4, clipnorm=1.0)",
     ),
 }
