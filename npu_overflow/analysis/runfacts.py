@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Tree, place_of
+from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree, place_of
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
 
@@ -21,6 +21,7 @@ class RunFacts:
 
     by_run: Dict[str, List[Manifest]] = field(default_factory=dict)
     problems: List[FileProblem] = field(default_factory=list)
+    _of_place: Dict[Place, Optional[Manifest]] = field(default_factory=dict, repr=False)
 
     @property
     def run_ids(self) -> Mapping[str, str]:
@@ -34,9 +35,15 @@ class RunFacts:
 
     def of_entry(self, entry: Entry) -> Optional[Manifest]:
         """The manifest of the process that wrote a file: of its time folder, and of its device where several lie there."""
-        found = self.of_runs([entry.place.run])
-        same = [manifest for manifest in found if manifest.device == entry.place.device]
-        return same[0] if same else (found[0] if len(found) == 1 else None)
+        return self.of_place(entry.place)
+
+    def of_place(self, place: Place) -> Optional[Manifest]:
+        """The manifest of the process that wrote into a folder."""
+        if place not in self._of_place:
+            found = self.of_runs([place.run])
+            same = [manifest for manifest in found if manifest.device == place.device]
+            self._of_place[place] = same[0] if same else (found[0] if len(found) == 1 else None)
+        return self._of_place[place]
 
 
 def read_run_facts(tree: Tree) -> RunFacts:
@@ -57,19 +64,21 @@ def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
     """
     if tree.single is not None or place_of(tree.root).device is not None:
         return tree, 0
-    kept: Dict[int, Set[str]] = {}
-
-    def belongs(entry: Entry) -> bool:
-        manifest = facts.of_entry(entry)
-        folder = os.path.dirname(entry.path)
-        above = _time_folder(folder, entry.place.run)
-        if manifest is None or manifest.kept_folders is None or above is None:
-            return True
-        return os.path.relpath(folder, above).replace(os.sep, "/") in kept.setdefault(id(manifest), set(manifest.kept_folders))
-
-    chosen = [entry for entry in tree.records if belongs(entry)]
+    outside = {folder for folder, inside in tree.folders.items() if not _was_kept(inside, facts)}
+    if not outside:
+        return tree, 0
+    chosen = [entry for entry in tree.records if os.path.dirname(entry.path) not in outside]
     left_out = len(tree.records) - len(chosen)
-    return (replace(tree, records=chosen, _index={}) if left_out else tree), left_out
+    return (replace(tree, records=chosen) if left_out else tree), left_out
+
+
+def _was_kept(folder: Folder, facts: RunFacts) -> bool:
+    """Whether a folder belongs to the last collection, as far as its manifest says."""
+    manifest = facts.of_place(folder.place)
+    above = _time_folder(folder.path, folder.place.run)
+    if manifest is None or manifest.kept_folders is None or above is None:
+        return True
+    return os.path.relpath(folder.path, above).replace(os.sep, "/") in set(manifest.kept_folders)
 
 
 def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
@@ -82,8 +91,8 @@ def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
         result[(run, folder)] = folder
 
     add(tree.root)
-    for place, run in {(os.path.dirname(entry.path), entry.place.run) for entry in tree.records + tree.dumps}:
-        above = _time_folder(place, run)
+    for inside in tree.folders.values():
+        above = _time_folder(inside.path, inside.place.run)
         if above is not None:
             add(os.path.dirname(above))
             add(above)

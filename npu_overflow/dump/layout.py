@@ -7,33 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Optional, Set
 
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.matching import Index
+from npu_overflow.dump.folder import Entry, Folder, Place
 from npu_overflow.dump.names import Name, clean, dump_name, parse_name, record_name
 from npu_overflow.errors import PathError
 
-__all__ = ["Entry", "FileProblem", "Name", "Place", "Tree", "clean", "dump_name", "find", "name_of", "parse_name", "place_of", "record_name"]
+__all__ = ["Entry", "FileProblem", "Folder", "Name", "Place", "Tree", "clean", "dump_name", "find", "name_of", "parse_name", "place_of", "record_name"]
 
 _TIME_DIGITS = 14
 #: processes of one job start within this many seconds of each other
 _NEIGHBOURS_SECONDS = 60
-
-
-@dataclass(frozen=True)
-class Place:
-    """The levels above a file; None where one is missing.
-
-    Args:
-        run: name of the time folder, 14 digits or more; compares as text.
-        device: device id.
-        model_name, model_id: the graph.
-        data_index: iteration; compares only within one model_name and model_id of one device.
-    """
-
-    run: Optional[str] = None
-    device: Optional[int] = None
-    model_name: Optional[str] = None
-    model_id: Optional[int] = None
-    data_index: Optional[int] = None
 
 
 def _is_number(level: str) -> bool:
@@ -62,22 +44,13 @@ def place_of(folder: str) -> Place:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One file of a tree: absolute path, what its name says (a hashed name: what mapping.csv says), where it lies."""
-
-    path: str
-    name: Name
-    place: Place
-
-
-@dataclass(frozen=True)
 class Tree:
     """The files under a path, or those of one run.
 
     Args:
         root: absolute folder that was searched (of a single file: its folder).
         records: overflow records, in no promised order.
-        dumps: operators' dumps and statistics files.
+        folders: by path, those that hold operators' dumps and statistics files.
         problems: files whose name can't be read, special files, links that leave the tree, folders that can't be listed.
         runs: names of the time folders that hold records or dumps, sorted as text.
         unfinished: absolute paths of files that were never renamed into place (``.{name}.part``).
@@ -88,13 +61,17 @@ class Tree:
 
     root: str
     records: List[Entry] = field(default_factory=list)
-    dumps: List[Entry] = field(default_factory=list)
+    folders: Dict[str, Folder] = field(default_factory=dict)
     problems: List[FileProblem] = field(default_factory=list)
     runs: List[str] = field(default_factory=list)
     unfinished: List[str] = field(default_factory=list)
     run: Optional[str] = None
     single: Optional[Entry] = None
-    _index: Dict[str, Index] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def dumps(self) -> List[Entry]:
+        """Operators' dumps and statistics files, in no promised order; a long list on a large tree."""
+        return [entry for folder in self.folders.values() for entry in folder.entries]
 
     def select(self, run: Optional[str] = None, run_ids: Optional[Mapping[str, str]] = None) -> Tree:
         """The files of one run.
@@ -110,18 +87,17 @@ class Tree:
         if run is not None and run != "all" and run not in self.runs:
             raise PathError("path.no_run", run=run, known=", ".join(self.runs) or "-")
         if run == "all" or not self.runs:
-            return replace(self, run=self.runs[-1] if self.runs else None, _index={})
+            return replace(self, run=self.runs[-1] if self.runs else None)
         newest = self.runs[-1] if run is None else run
         chosen = self._together(newest, run_ids or {})
         return replace(
             self,
             records=[entry for entry in self.records if entry.place.run in chosen],
-            dumps=[entry for entry in self.dumps if entry.place.run in chosen],
+            folders={path: folder for path, folder in self.folders.items() if folder.place.run in chosen},
             problems=[problem for problem in self.problems if place_of(os.path.dirname(problem.path)).run in chosen | {None}],
             unfinished=[path for path in self.unfinished if place_of(os.path.dirname(path)).run in chosen],
             runs=sorted(chosen),
             run=max(chosen),
-            _index={},
         )
 
     def _together(self, newest: str, run_ids: Mapping[str, str]) -> Set[str]:
@@ -131,9 +107,9 @@ class Tree:
         if own is not None:
             return chosen
         devices: Dict[str, Set[Optional[int]]] = {}
-        for entry in self.records + self.dumps:
-            if entry.place.run is not None:
-                devices.setdefault(entry.place.run, set()).add(entry.place.device)
+        for place in {entry.place for entry in self.records} | {folder.place for folder in self.folders.values()}:
+            if place.run is not None:
+                devices.setdefault(place.run, set()).add(place.device)
         taken = set(devices.get(newest, ()))
         start = _seconds(newest)
         for run in reversed(self.runs):
@@ -150,17 +126,12 @@ class Tree:
         Same folder and ids; context and thread where both sides have them (0 in a record can mean none); where nothing matches, the
         low 16 bits of the task id; among several the nearest in time; a dump before statistics of the same time.
         """
-        if not self._index:
-            folders: Dict[str, List[Entry]] = {}
-            for dump in self.dumps:
-                folders.setdefault(os.path.dirname(dump.path), []).append(dump)
-            self._index.update({folder: Index(dumps) for folder, dumps in folders.items()})
-        index = self._index.get(os.path.dirname(entry.path))
-        if index is None:
+        folder = self.folders.get(os.path.dirname(entry.path))
+        if folder is None:
             return []
-        found = index.nearest(entry.name.timestamp, task_id, stream_id, context_id, thread_id)
+        found = folder.index.nearest(entry.name.timestamp, task_id, stream_id, context_id, thread_id)
         if not found and task_id > 0xFFFF:
-            found = index.nearest(entry.name.timestamp, task_id & 0xFFFF, stream_id, context_id, thread_id)
+            found = folder.index.nearest(entry.name.timestamp, task_id & 0xFFFF, stream_id, context_id, thread_id)
         return found
 
 

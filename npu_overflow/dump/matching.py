@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
-    from npu_overflow.dump.layout import Entry
+    from npu_overflow.dump.folder import Entry
 
 __all__ = ["Index"]
 

@@ -3,11 +3,12 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, List, Optional
 
 from npu_overflow.dump import layout
 from npu_overflow.dump.files import FileProblem, open_regular
-from npu_overflow.dump.names import Name, parse_name
+from npu_overflow.dump.folder import Entry, Folder, Place
+from npu_overflow.dump.names import Name, parse_name, sort_names
 from npu_overflow.errors import DumpFormatError, PathError
 
 __all__ = ["find", "name_of"]
@@ -72,48 +73,39 @@ class _Scan:
         elif not _inside(os.path.realpath(path), self.real_root):
             self.tree.problems.append(FileProblem(path, "file.link"))
 
-    def take(self, folder: str, names: Iterable[str]) -> None:
+    def take(self, folder: str, names: List[str]) -> None:
         """Sort the files of one folder into records, dumps, problems."""
         place = layout.place_of(folder)
-        hashed: List[str] = []
-        strange: List[str] = []
-        mapping = False
-        for file_name in names:
-            name = parse_name(file_name) if file_name[0] != "." else None
-            if name is not None:
-                self.add(os.path.join(folder, file_name), name, place)
-            elif file_name[0] == ".":
+        records, dumps, others = sort_names(names)
+        self.tree.records.extend([Entry(os.path.join(folder, file_name), name, place) for file_name, name in records])
+        hashed = [file_name for file_name in others if _is_hashed(file_name)]
+        mapped = self.hashed(folder, hashed, place, MAPPING in others) if hashed else []
+        self.tree.records.extend(entry for entry in mapped if entry.name.kind == "record")
+        if records or dumps or mapped:
+            self.tree.folders[folder] = Folder(folder, place, dumps, [entry for entry in mapped if entry.name.kind != "record"])
+        for file_name in others:
+            if file_name[0] == ".":
                 if file_name.endswith(".part") and (parse_name(file_name[1:-5]) or _is_hashed(file_name[1:-5])):
                     self.tree.unfinished.append(os.path.join(folder, file_name))
-            elif file_name == MAPPING:
-                mapping = True
             elif _is_hashed(file_name):
-                hashed.append(file_name)
-            elif not _is_ours(file_name):
-                strange.append(file_name)
-        self.strange += len(strange) + len(hashed)
-        self.tree.problems.extend(FileProblem(os.path.join(folder, file_name), "name.unreadable") for file_name in sorted(strange))
-        if hashed:
-            self.take_hashed(folder, hashed, place, mapping)
+                self.strange += 1
+            elif file_name != MAPPING and not _is_ours(file_name):
+                self.strange += 1
+                self.tree.problems.append(FileProblem(os.path.join(folder, file_name), "name.unreadable"))
 
-    def take_hashed(self, folder: str, hashed: List[str], place: layout.Place, mapping: bool) -> None:
+    def hashed(self, folder: str, hashed: List[str], place: Place, mapping: bool) -> List[Entry]:
+        """The files that mapping.csv tells of; the others become problems."""
         real: Dict[str, Name] = {}
         if mapping:
             try:
                 real = _mapped(os.path.join(folder, MAPPING), hashed)
             except DumpFormatError as error:
                 self.tree.problems.append(FileProblem.of(os.path.join(folder, MAPPING), error))
-        for file_name in hashed:
-            if file_name in real:
-                self.add(os.path.join(folder, file_name), real[file_name], place)
-            else:
-                self.tree.problems.append(FileProblem(os.path.join(folder, file_name), "name.hashed"))
-
-    def add(self, path: str, name: Name, place: layout.Place) -> None:
-        (self.tree.records if name.kind == "record" else self.tree.dumps).append(layout.Entry(path, name, place))
+        self.tree.problems.extend(FileProblem(os.path.join(folder, file_name), "name.hashed") for file_name in hashed if file_name not in real)
+        return [Entry(os.path.join(folder, file_name), real[file_name], place) for file_name in hashed if file_name in real]
 
     def finish(self) -> layout.Tree:
-        runs = {entry.place.run for entries in (self.tree.records, self.tree.dumps) for entry in entries}
+        runs = {folder.place.run for folder in self.tree.folders.values()}
         self.tree.runs.extend(sorted(run for run in runs if run is not None))
         self.tree.problems.sort(key=lambda problem: problem.path)
         return self.tree
@@ -142,7 +134,7 @@ def _find_folder(path: str, given: str) -> layout.Tree:
     scan = _Scan(path)
     scan.walk()
     tree = scan.finish()
-    if not (tree.records or tree.dumps or tree.unfinished) and scan.strange:
+    if not (tree.records or tree.folders or tree.unfinished) and scan.strange:
         first = next(problem for problem in tree.problems if problem.code.startswith("name."))
         if not _looks_like_record(first.path):
             raise PathError("path.no_dump", path=given, example=os.path.relpath(first.path, path))
@@ -161,10 +153,10 @@ def _find_file(path: str, given: str) -> layout.Tree:
         scan.take(folder, [os.path.basename(path)])
         return scan.finish()
     scan.folder(folder)
-    single = layout.Entry(path, name, layout.place_of(folder))
+    single = Entry(path, name, layout.place_of(folder))
     tree = scan.finish()
     records = [single] if name.kind == "record" else tree.records
-    return layout.Tree(folder, records, tree.dumps, [], tree.runs, [], single=single)
+    return layout.Tree(folder, records, tree.folders, [], tree.runs, [], single=single)
 
 
 def name_of(path: str) -> Optional[Name]:
