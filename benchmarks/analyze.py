@@ -28,6 +28,7 @@ for folder, _, names in os.walk(sys.argv[1]):
 NUMPY = """
 import os, sys
 import numpy as np
+np.seterr(all="ignore")
 for folder, _, names in os.walk(sys.argv[1]):
     for name in names:
         if not name.startswith("Opdebug"):
@@ -62,10 +63,11 @@ def measure(tree: str, operators: int, mebibytes: int, runs: int) -> list:
     names = ("plain read", "numpy max, min, mean", "npu-overflow analyze --json")
     commands = [timing.code(PLAIN, tree), timing.code(NUMPY, tree), [*timing.PYTHON, "-m", "npu_overflow", "analyze", "--json", tree]]
     costs = timing.best_of(commands, runs)
-    return [
-        (mebibytes, operators, name, "%.2f" % cost.seconds, "%.2f" % (cost.seconds / costs[1].seconds), "%.1f" % (mebibytes / 953.67 / cost.seconds), "%.0f" % cost.megabytes)
-        for name, cost in zip(names, costs)
-    ]
+    rows = []
+    for name, cost in zip(names, costs):
+        speed = mebibytes / 953.67 / cost.seconds
+        rows.append((mebibytes, operators, name, "%.2f" % cost.seconds, "%.2f" % (cost.seconds / costs[1].seconds), "%.1f" % speed, "%.0f" % cost.megabytes))
+    return rows
 
 
 if __name__ == "__main__":

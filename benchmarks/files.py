@@ -40,7 +40,8 @@ def measure(tree: str, files: int, devices: int, runs: int) -> list:
     names = ("os.walk", "analyze --limit 1", "analyze (3 operators)", "analyze --json (all operators)")
     commands = [timing.code(WALK, tree), [*ours, "--limit", "1", tree], [*ours, tree], [*ours, "--json", tree]]
     costs = timing.best_of(commands, runs)
-    return [(files, devices, name, "%.3f" % cost.seconds, "%.1f" % (cost.seconds / costs[0].seconds), "%.0f" % cost.megabytes) for name, cost in zip(names, costs)]
+    walk = costs[0].seconds
+    return [(files, devices, name, "%.3f" % cost.seconds, "%.1f" % (cost.seconds / walk), "%.0f" % cost.megabytes) for name, cost in zip(names, costs)]
 
 
 if __name__ == "__main__":

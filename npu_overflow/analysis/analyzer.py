@@ -25,6 +25,9 @@ __all__ = ["MODES", "analyze"]
 
 MODES = ("saturation", "inf_nan")
 
+#: up to here all records are read, whatever is asked for: it takes no time
+_FEW_RECORDS = 2000
+
 
 def analyze(
     path: str = "precision_data/overflow/dump",
@@ -33,14 +36,17 @@ def analyze(
     limit: Optional[int] = None,
     mode: Optional[str] = None,
     progress: bool = False,
+    every_record: bool = False,
 ) -> Report:
     """Find the operators that overflowed, the first of them, and why.
 
     Args:
         path: a dump tree's root, any folder in it, or one file of it.
         run: name of a time folder, or "all"; None takes the newest run.
-        limit: operators that are opened, the first finding and those after it before others; None opens all.
+        limit: operators that are opened, the first finding and those after it before others; None opens all. Of thousands of
+            records only those are read that this takes; ``records`` counts all, and a remark says so.
         mode: "saturation" or "inf_nan", where neither a manifest says it nor the records are right.
+        every_record: read all records even where ``limit`` takes few, to know in how many steps an operator overflowed.
         progress: say on standard error how far it is; an interrupt (Ctrl-C) then ends it with what was found so far.
 
     Returns:
@@ -60,6 +66,7 @@ def analyze(
     selected = tree.select(run, facts.run_ids)
     selected, left_out = (selected, 0) if run is not None else runfacts.collected_only(selected, facts)
     analysis = _Analysis(path, selected, facts, limit, mode, Progress(progress), progress)
+    analysis.every_record = every_record
     if left_out:
         analysis.remarks.append(("remark.sporadic", {"count": left_out}))
     return analysis.report()
@@ -88,9 +95,10 @@ class _Analysis:
         self.given_mode = mode
         self.progress = progress
         self.interruptible = interruptible
+        self.every_record = False
         self.remarks: List[Tuple[str, Mapping[str, Any]]] = []
         self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
-        self.manifests = facts.of_runs({entry.place.run for entry in tree.records} or {tree.run})
+        self.manifests = facts.of_runs({folder.place.run for folder in tree.folders.values() if folder.record_count} or {tree.run})
 
     def report(self) -> Report:
         """Do it all."""
@@ -115,7 +123,7 @@ class _Analysis:
             version=__version__,
             run=self.tree.run,
             mode=self._report_mode(operators, first),
-            records=len(self.tree.records),
+            records=self.tree.record_count,
             rank=ranked.rank if ranked else None,
             world_size=self.manifests[0].world_size if self.manifests else None,
             host=runfacts.host_of(self.manifests, host_core),
@@ -130,13 +138,23 @@ class _Analysis:
     # -- entries
 
     def _select(self) -> Selection:
-        selection = read_records(self.tree, lambda done, total: self.progress.step("progress.records", done, total))
-        self.problems.extend(selection.problems)
         single = self.tree.single
+        total = self.tree.record_count
+        # on a tree of the host collector the culprit is the one that is marked as such, wherever it stands
+        some = self._few_are_enough(total)
+        selection = read_records(self.tree, lambda done, total: self.progress.step("progress.records", done, total), self.limit if some else None)
+        if selection.read < total:
+            self.remarks.append(("remark.first_records", {"read": selection.read, "total": total}))
+        self.problems.extend(selection.problems)
         if single is not None and single.name.kind != "record":
             found = [item for item in selection.found if self._is_dump_of(item, single.path)]
             selection.found = found or [Found(single, None)]
         return selection
+
+    def _few_are_enough(self, total: int) -> bool:
+        # on a tree of the host collector the culprit is the one that is marked as such, wherever it stands
+        host = any(manifest.collector == "host" for manifest in self.manifests)
+        return bool(self.limit) and not self.every_record and total > _FEW_RECORDS and self.tree.single is None and not host
 
     def _is_dump_of(self, found: Found, path: str) -> bool:
         candidates = opening.candidates_of(self.tree, found)

@@ -64,12 +64,9 @@ def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
     """
     if tree.single is not None or place_of(tree.root).device is not None:
         return tree, 0
-    outside = {folder for folder, inside in tree.folders.items() if not _was_kept(inside, facts)}
-    if not outside:
-        return tree, 0
-    chosen = [entry for entry in tree.records if os.path.dirname(entry.path) not in outside]
-    left_out = len(tree.records) - len(chosen)
-    return (replace(tree, records=chosen) if left_out else tree), left_out
+    folders = {path: folder if _was_kept(folder, facts) else folder.with_records(()) for path, folder in tree.folders.items()}
+    kept = replace(tree, folders=folders)
+    return kept, tree.record_count - kept.record_count
 
 
 def _was_kept(folder: Folder, facts: RunFacts) -> bool:

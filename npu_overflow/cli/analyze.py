@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths:
         try:
             progress = not arguments.quiet and sys.stderr.isatty()
-            report = _shell.saved_report(path) or analyze(path, run=arguments.run_name, limit=limit, mode=arguments.mode, progress=progress)
+            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "progress": progress}
+            report = _shell.saved_report(path) or analyze(path, every_record=arguments.limit is None, **options)
         except NpuOverflowError as error:
             # the other paths are still worth reading
             status = max(status, _shell.complain_of(error, language))

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Optional, Sequence
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from npu_overflow.dump.matching import Index
-from npu_overflow.dump.names import Name, parse_name
+from npu_overflow.dump.names import Name, parse_name, time_of_record
 
 __all__ = ["Entry", "Folder", "Place"]
 
@@ -36,34 +36,66 @@ class Entry(NamedTuple):
 
 
 class Folder:
-    """The dumps and statistics files of one folder.
+    """The dump files of one folder.
 
     Args:
         path: absolute.
         place: what it is to the tree.
-        names: files whose names say what they are.
+        records, dumps: names of overflow records, and of dumps and statistics files, that say what they are.
         entries: files that something else told of (hashed names).
     """
 
-    def __init__(self, path: str, place: Place, names: Sequence[str] = (), entries: Sequence[Entry] = ()) -> None:
+    def __init__(self, path: str, place: Place, records: Sequence[str] = (), dumps: Sequence[str] = (), entries: Sequence[Entry] = ()) -> None:
         self.path = path
         self.place = place
-        self._names = names
-        self._entries = list(entries)
+        self._record_names = records
+        self._dump_names = dumps
+        self._records = [entry for entry in entries if entry.name.kind == "record"]
+        self._dumps = [entry for entry in entries if entry.name.kind != "record"]
         self._index: Optional[Index] = None
 
     @property
-    def entries(self) -> List[Entry]:
-        """The files, in no promised order."""
-        if self._names:
-            parsed = ((file_name, parse_name(file_name)) for file_name in self._names)
-            self._entries += [Entry(os.path.join(self.path, file_name), name, self.place) for file_name, name in parsed if name is not None]
-            self._names = ()
-        return self._entries
+    def record_count(self) -> int:
+        """Overflow records."""
+        return len(self._records) + len(self._record_names)
+
+    @property
+    def records(self) -> List[Entry]:
+        """Overflow records, in no promised order."""
+        self._records += self._parsed(self._record_names)
+        self._record_names = ()
+        return self._records
+
+    @property
+    def dumps(self) -> List[Entry]:
+        """Operators' dumps and statistics files, in no promised order."""
+        self._dumps += self._parsed(self._dump_names)
+        self._dump_names = ()
+        return self._dumps
 
     @property
     def index(self) -> Index:
-        """The files by the ids of their operators."""
+        """The dumps by the ids of their operators."""
         if self._index is None:
-            self._index = Index(self.entries)
+            self._index = Index(self.dumps)
         return self._index
+
+    def by_time(self) -> List[Tuple[int, str]]:
+        """(microseconds, path) of the records, in order: what of a name is needed to find the first of thousands."""
+        times = [(time_of_record(file_name), os.path.join(self.path, file_name)) for file_name in self._record_names]
+        return sorted(times + [(entry.name.timestamp, entry.path) for entry in self._records])
+
+    def record(self, path: str) -> Entry:
+        """The record at ``path``, one of ``by_time``."""
+        name = parse_name(os.path.basename(path))
+        if name is not None:
+            return Entry(path, name, self.place)
+        return next(entry for entry in self._records if entry.path == path)
+
+    def with_records(self, records: Sequence[Entry]) -> Folder:
+        """The same dumps beside these records only."""
+        return Folder(self.path, self.place, (), self._dump_names, [*self._dumps, *records])
+
+    def _parsed(self, names: Sequence[str]) -> List[Entry]:
+        parsed = ((file_name, parse_name(file_name)) for file_name in names)
+        return [Entry(os.path.join(self.path, file_name), name, self.place) for file_name, name in parsed if name is not None]

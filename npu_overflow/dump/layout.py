@@ -49,8 +49,7 @@ class Tree:
 
     Args:
         root: absolute folder that was searched (of a single file: its folder).
-        records: overflow records, in no promised order.
-        folders: by path, those that hold operators' dumps and statistics files.
+        folders: by path, those that hold records, dumps or statistics files.
         problems: files whose name can't be read, special files, links that leave the tree, folders that can't be listed.
         runs: names of the time folders that hold records or dumps, sorted as text.
         unfinished: absolute paths of files that were never renamed into place (``.{name}.part``).
@@ -60,7 +59,6 @@ class Tree:
     """
 
     root: str
-    records: List[Entry] = field(default_factory=list)
     folders: Dict[str, Folder] = field(default_factory=dict)
     problems: List[FileProblem] = field(default_factory=list)
     runs: List[str] = field(default_factory=list)
@@ -69,9 +67,19 @@ class Tree:
     single: Optional[Entry] = None
 
     @property
+    def record_count(self) -> int:
+        """Overflow records."""
+        return sum(folder.record_count for folder in self.folders.values())
+
+    @property
+    def records(self) -> List[Entry]:
+        """Overflow records, in no promised order; a long list on a large tree."""
+        return [entry for folder in self.folders.values() for entry in folder.records]
+
+    @property
     def dumps(self) -> List[Entry]:
         """Operators' dumps and statistics files, in no promised order; a long list on a large tree."""
-        return [entry for folder in self.folders.values() for entry in folder.entries]
+        return [entry for folder in self.folders.values() for entry in folder.dumps]
 
     def select(self, run: Optional[str] = None, run_ids: Optional[Mapping[str, str]] = None) -> Tree:
         """The files of one run.
@@ -92,7 +100,6 @@ class Tree:
         chosen = self._together(newest, run_ids or {})
         return replace(
             self,
-            records=[entry for entry in self.records if entry.place.run in chosen],
             folders={path: folder for path, folder in self.folders.items() if folder.place.run in chosen},
             problems=[problem for problem in self.problems if place_of(os.path.dirname(problem.path)).run in chosen | {None}],
             unfinished=[path for path in self.unfinished if place_of(os.path.dirname(path)).run in chosen],
@@ -107,9 +114,9 @@ class Tree:
         if own is not None:
             return chosen
         devices: Dict[str, Set[Optional[int]]] = {}
-        for place in {entry.place for entry in self.records} | {folder.place for folder in self.folders.values()}:
-            if place.run is not None:
-                devices.setdefault(place.run, set()).add(place.device)
+        for folder in self.folders.values():
+            if folder.place.run is not None:
+                devices.setdefault(folder.place.run, set()).add(folder.place.device)
         taken = set(devices.get(newest, ()))
         start = _seconds(newest)
         for run in reversed(self.runs):

@@ -6,8 +6,9 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from npu_overflow.dump import headers, status
+from npu_overflow.dump import headers, schema, status
 from npu_overflow.dump.envelope import open_envelope
+from npu_overflow.dump.files import read_small
 from npu_overflow.errors import DumpFormatError
 
 __all__ = ["CONTENT_BYTES", "Part", "Record", "make_record", "parse_record", "read_record"]
@@ -16,6 +17,7 @@ Status = Union[int, Tuple[int, ...]]
 Note = Tuple[str, Mapping[str, Any]]
 
 CONTENT_BYTES = 2048
+_USUAL_BYTES = 4096
 MAGIC = 0x5A5A5A5A
 _NONE = 65535
 _HEAD = struct.Struct("<6I")
@@ -108,6 +110,9 @@ def read_record(path: str) -> Record:
     Raises:
         DumpFormatError: not a whole record.
     """
+    usual = _usual_content(path)
+    if usual is not None:
+        return parse_record(usual)
     sides, _ = headers.tensors_of(open_envelope(os.path.abspath(path)), None, None)
     if not sides["output"]:
         raise DumpFormatError("record.no_output")
@@ -116,6 +121,22 @@ def read_record(path: str) -> Record:
         raise DumpFormatError("record.cut", bytes=content.bytes, size=content.size)
     as_bytes = replace(content, dtype="uint8", shape=(content.bytes,), note=None)
     return parse_record(as_bytes.read(0, CONTENT_BYTES).tobytes())
+
+
+def _usual_content(path: str) -> Optional[bytes]:
+    """The content of a record as devices write it: one output, whose bytes end the file. None for any other, which takes the long way."""
+    whole = read_small(path, _USUAL_BYTES)
+    start = 8 + int.from_bytes(whole[:8], "little")
+    if not 8 < start < len(whole):
+        return None
+    try:
+        message = schema.parse(whole[8:start])
+    except ValueError:
+        return None
+    outputs = message.output
+    if len(outputs) != 1 or outputs[0].size != len(whole) - start or message.input or message.buffer or message.space:
+        return None
+    return whole[start : start + CONTENT_BYTES]
 
 
 def parse_record(content: bytes) -> Record:

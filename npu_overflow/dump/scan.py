@@ -77,12 +77,10 @@ class _Scan:
         """Sort the files of one folder into records, dumps, problems."""
         place = layout.place_of(folder)
         records, dumps, others = sort_names(names)
-        self.tree.records.extend([Entry(os.path.join(folder, file_name), name, place) for file_name, name in records])
         hashed = [file_name for file_name in others if _is_hashed(file_name)]
         mapped = self.hashed(folder, hashed, place, MAPPING in others) if hashed else []
-        self.tree.records.extend(entry for entry in mapped if entry.name.kind == "record")
         if records or dumps or mapped:
-            self.tree.folders[folder] = Folder(folder, place, dumps, [entry for entry in mapped if entry.name.kind != "record"])
+            self.tree.folders[folder] = Folder(folder, place, records, dumps, mapped)
         for file_name in others:
             if file_name[0] == ".":
                 if file_name.endswith(".part") and (parse_name(file_name[1:-5]) or _is_hashed(file_name[1:-5])):
@@ -134,7 +132,7 @@ def _find_folder(path: str, given: str) -> layout.Tree:
     scan = _Scan(path)
     scan.walk()
     tree = scan.finish()
-    if not (tree.records or tree.folders or tree.unfinished) and scan.strange:
+    if not (tree.folders or tree.unfinished) and scan.strange:
         first = next(problem for problem in tree.problems if problem.code.startswith("name."))
         if not _looks_like_record(first.path):
             raise PathError("path.no_dump", path=given, example=os.path.relpath(first.path, path))
@@ -155,8 +153,9 @@ def _find_file(path: str, given: str) -> layout.Tree:
     scan.folder(folder)
     single = Entry(path, name, layout.place_of(folder))
     tree = scan.finish()
-    records = [single] if name.kind == "record" else tree.records
-    return layout.Tree(folder, records, tree.folders, [], tree.runs, [], single=single)
+    if name.kind == "record":
+        tree.folders[folder] = tree.folders[folder].with_records([single])
+    return layout.Tree(folder, tree.folders, [], tree.runs, [], single=single)
 
 
 def name_of(path: str) -> Optional[Name]:

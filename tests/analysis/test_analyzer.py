@@ -7,13 +7,13 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, List
 
 import numpy as np
 import pytest
 from dump_trees import CLEAN, INF, PINNED, RUN, TIME, Step, host_of, titles
 
-from npu_overflow.analysis import analyzer
+from npu_overflow.analysis import analyzer, selection
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
@@ -427,3 +427,21 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert report.path == RUN
     assert report.operators[0].dump_file is not None and report.operators[0].dump_file.startswith("0/graph/11/0/MatMul.")
     shutil.rmtree(str(tmp_path / RUN))
+
+
+def test_of_thousands_of_records_few_are_read_where_few_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(analyzer, "_FEW_RECORDS", 3)
+    steps = [Step(tmp_path, data_index) for data_index in range(3)]
+    for task in range(9):
+        steps[task // 3].operator("Mul", "model/mul_%d" % task, task + 1, 100 * task, core="AICPU" if task == 0 else "AIV")
+    opened: List[str] = []
+    real = selection.read_record
+    monkeypatch.setattr(selection, "read_record", lambda path: opened.append(path) or real(path))
+    report = analyze(str(tmp_path), limit=2)
+    assert report.first is not None and report.first.op_name == "model/mul_1"
+    assert (report.records, len(opened), [operator.op_name for operator in report.operators]) == (9, 3, ["model/mul_0", "model/mul_1", "model/mul_2"])
+    assert [(remark.code, remark.values) for remark in report.remarks] == [("remark.first_records", {"read": 3, "total": 9})]
+    del opened[:]
+    whole = analyze(str(tmp_path), limit=2, every_record=True)
+    assert len(opened) == 9 and whole.first == report.first and len(whole.operators) == 9
+    assert analyze(str(tmp_path)).remarks == whole.remarks == ()

@@ -168,7 +168,7 @@ def entries(*times: str, devices: Optional[Dict[str, List[Optional[int]]]] = Non
     name = parse_name(record_name(1, 5, TIME))
     assert name is not None
     made = [Entry("/d/%s/%s/r" % (time, device), name, Place(time, device)) for time in times for device in (devices or {}).get(time, [0])]
-    return Tree("/d", made, {}, [], sorted(times))
+    return Tree("/d", {os.path.dirname(entry.path): Folder(os.path.dirname(entry.path), entry.place, entries=[entry]) for entry in made}, [], sorted(times))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_named_run_and_all() -> None:
 def tree_of(*names: str, record: str = record_name(1, 5, TIME), folder: str = "/d") -> Tree:
     parsed = [(name, parse_name(name)) for name in (record, *names)]
     made = [Entry(folder + "/" + name, what, Place()) for name, what in parsed if what is not None]
-    return Tree(folder, made[:1], {folder: Folder(folder, Place(), entries=made[1:])})
+    return Tree(folder, {folder: Folder(folder, Place(), entries=made)})
 
 
 def found_by(tree: Tree, *ids: Any) -> List[str]:

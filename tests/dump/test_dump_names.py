@@ -1,14 +1,14 @@
 """File names, both directions."""
 from __future__ import annotations
 
-from typing import Optional
+from typing import List, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npu_overflow.dump.layout import Name, dump_name, parse_name, record_name
-from npu_overflow.dump.names import clean
+from npu_overflow.dump.names import clean, sort_names, time_of_record
 
 WORD = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_characters="_-:()"), min_size=1, max_size=40)
 NUMBER = st.integers(0, 2**63)
@@ -79,3 +79,23 @@ def test_names_by_example(file_name: str, expected: Optional[Name]) -> None:
 def test_what_the_device_replaces_in_names() -> None:
     assert clean("a.b/c\\d e") == "a_b_c_d_e"
     assert dump_name("Mat.Mul", "net/fc 1", 1, 2, 1715938212345678) == "Mat_Mul.net_fc_1.1.2.1715938212345678"
+
+
+SMALL, WHEN = st.integers(0, 9), st.integers(0, 10**16)
+NAMES = st.one_of(
+    st.text(st.sampled_from("aO.1-\n \udc80"), min_size=1, max_size=12),
+    st.builds(record_name, SMALL, SMALL, WHEN),
+    st.builds(dump_name, st.sampled_from(["Mul", "Opdebug", "opdebug"]), st.sampled_from(["a", "NODE_OpDebug", "1"]), SMALL, SMALL, WHEN),
+    st.builds(record_name, SMALL, st.none(), WHEN).map(lambda name: name + ".csv"),
+    st.builds(record_name, SMALL, SMALL, WHEN, st.just(4), SMALL, SMALL, SMALL),
+)
+
+
+@given(st.lists(NAMES, unique=True, max_size=8))
+def test_sorted_as_parsed_one_by_one(given: List[str]) -> None:
+    records, dumps, others = sort_names(given)
+    kinds = {name: None if parsed is None else parsed.kind for name, parsed in ((name, parse_name(name)) for name in given)}
+    assert records == [name for name in given if kinds[name] == "record"]
+    assert dumps == [name for name in given if kinds[name] in ("dump", "statistics")]
+    assert others == [name for name in given if kinds[name] is None]
+    assert [time_of_record(name) for name in records] == [parse_name(name).timestamp for name in records]

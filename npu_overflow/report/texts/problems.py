@@ -58,6 +58,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "时间与步序不一致：按时间第 {before} 步排在第 {step} 步之后。系统时钟被调整过；此处以步序为准。",
     ),
     # remarks
+    "remark.first_records": (
+        "Only the first {read} of {total} overflow records were read, as --limit asked for few operators: steps are not counted over all of them.",
+        "按 --limit 的要求只读取了 {total} 条溢出记录中的前 {read} 条：步数统计未覆盖全部记录。",
+    ),
     "remark.sporadic": (
         "{count} records of single overflows before the collection are left out; --run all shows them too.",
         "已略去采集之前偶发溢出的 {count} 条记录；使用 --run all 可一并显示。",
