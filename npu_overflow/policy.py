@@ -94,6 +94,10 @@ class Policy:
         """What the last look read."""
         return self._previous
 
+    def forget(self) -> None:
+        """The optimizer's state was set from outside: the next look has nothing to compare with."""
+        self._previous = None
+
     def is_quiet(self, step: int) -> bool:
         """Whether the pause after a report still lasts at training step ``step``."""
         return self._quiet_until is not None and step < self._quiet_until

@@ -17,9 +17,9 @@ DUMP = Path("precision_data/overflow/dump")
 
 RESTARTS = (
     "npu_overflow: step {step}: overflow is frequent, and the device was opened without the dump: the script is ended here and started once more with it.\n"
-    "npu_overflow: the script is started once more, with the dump on from its first step and from the weights saved at step {step}.\n"
+    "npu_overflow: the script is started once more, with the dump on from its first step and from the weights saved at step {step}. Its data begins anew.\n"
 )
-RESTORED = "npu_overflow: weights of the run before were restored: precision_data/overflow/dump/weights-0.npz\n"
+RESTORED = "npu_overflow: weights, optimizer state and loss scale of the run before were restored: precision_data/overflow/dump/weights-0.npz\n"
 REQUEST = (
     "npu_overflow: The device was opened without the overflow dump, and reads its options only when it opens: the operators that overflow can't be collected "
     "in this process. Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew.\n"
