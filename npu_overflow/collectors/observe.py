@@ -98,9 +98,9 @@ class StepWatcher(Watcher):
             self._repair_inputs(inputs)
         if op.phase == "forward" and self._works_on_gradients(inputs):
             op.phase = "backward"
+        outputs = self._undo.before(op.type, inputs)
         if _writes(op.type) and inputs and inputs[0].dtype.name == "resource":
             self._before_write = compat.read_variable(inputs[0])
-        outputs = self._undo.before(op.type, inputs)
         if outputs is None and op.type.startswith(_RANDOM):
             ordinal = self._drawn.get(op.type, 0)
             self._drawn[op.type] = ordinal + 1

@@ -6,7 +6,6 @@ that alone, with every other one repaired, makes a gradient non-finite. A last r
 """
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
@@ -121,12 +120,11 @@ class Replay:
         return tuple(keys)  # harmful only together: the first of them
 
     def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
-        with UndoLog(self._workers) as undo:
+        with UndoLog(self._workers, self._rewind) as undo:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)
-            with self._rewind.in_place() if self._rewind else contextlib.nullcontext():
-                self._run_undone(undo, watcher, lower_scale)
+            self._run_undone(undo, watcher, lower_scale)
             return watcher
 
     def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
