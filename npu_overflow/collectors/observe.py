@@ -20,6 +20,9 @@ MAX_PASSED_ON = 16  # of them, operators that only passed non-finite values on
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
            "StatefulRandomBinomial", "RngReadAndSkip")
 
+_OTHER_SEED = 0x5EED
+
+
 def _writes(op_type: str) -> bool:
     return op_type.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceAccumulator"))
 
@@ -105,6 +108,8 @@ class StepWatcher(Watcher):
             ordinal = self._drawn.get(op.type, 0)
             self._drawn[op.type] = ordinal + 1
             outputs = self._draws.get((op.type, ordinal))
+            if outputs is None:
+                outputs = _drawn_elsewhere(op.type, inputs, attrs)
         return outputs
 
     def after(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any]) -> List[Any]:
@@ -247,6 +252,16 @@ class StepWatcher(Watcher):
                 self._budget -= size
                 self._held_numbers.add(number)
         return kept
+
+
+def _drawn_elsewhere(op_type: str, inputs: Sequence[Any], attrs: Sequence[Any]) -> Optional[List[Any]]:
+    """The result of a random operator under another seed: its kernel keeps a state for each seed, which a training that runs eagerly draws from."""
+    if "seed2" not in attrs or op_type.endswith("Dataset"):
+        return None
+    changed = list(attrs)
+    place = changed.index("seed2") + 1
+    changed[place] = int(changed[place]) ^ _OTHER_SEED
+    return compat.run_again(op_type, list(inputs), tuple(changed), 1)
 
 
 def _bytes(dtype: str, tensor: Any, shape: Tuple[int, ...]) -> int:
