@@ -99,7 +99,7 @@ def test_reports_that_a_training_saves(validator: Any, tmp_path: Path) -> None:
     example = Path(__file__).resolve().parent.parent.parent / "examples" / "keras_fit.py"
     command = [sys.executable, "-m", "npu_overflow", "run", "--verbose", "0", str(example)]
     environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
-    done = subprocess.run(command, cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", env=environment, timeout=300)
+    done = subprocess.run(command, cwd=str(tmp_path), capture_output=True, encoding="utf-8", env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     (saved,) = tmp_path.glob("precision_data/overflow/dump/*/report.json")
     text = saved.read_text(encoding="utf-8")
