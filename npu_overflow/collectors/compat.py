@@ -274,7 +274,7 @@ def keras_seed_sources() -> List[Any]:
     """Python's generators from which the loaded tf.keras takes seeds for its layers on this thread."""
     modules = [sys.modules.get(name) for name in ("keras.backend", "keras.src.backend", "tf_keras.backend", "tf_keras.src.backend")]
     sources = [getattr(module, "_SEED_GENERATOR", None) for module in modules]
-    return [source.generator for source in sources if hasattr(source, "generator")]
+    return [source.generator for source in sources if source is not None and hasattr(source, "generator")]
 
 
 def living_variables() -> List[Any]:

@@ -38,6 +38,7 @@ class HeldTensor:
     dtype: str
     shape: Tuple[int, ...]
     cut: Optional[Dict[str, Any]] = None
+    variable: Optional[str] = None  # the variable that it was read from
 
 
 @dataclass
@@ -243,8 +244,9 @@ class StepWatcher(Watcher):
     def _keep(self, tensor: Any) -> HeldTensor:
         dtype = tensor.dtype.name
         shape = tuple(int(n) for n in tensor.shape) if dtype not in ("resource", "variant") else ()
-        kept = HeldTensor(tensor, dtype, shape)
         number, size = compat.tensor_id(tensor), _bytes(dtype, tensor, shape)
+        kind, name, _ = self.flow.label_of(number) or ("", "", None)
+        kept = HeldTensor(tensor, dtype, shape, variable=name if kind == "variable" else None)
         if number not in self._held_numbers:
             if size > self._budget:
                 kept.cut, kept.tensor = _numbers(tensor), None
