@@ -6,12 +6,14 @@ import signal
 import sys
 import threading
 import warnings
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from typing import Any, Callable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from npu_overflow.analysis.statistics import Facts, summarize
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
+
+if TYPE_CHECKING:  # takes 10 ms, and most trees need none of it
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 __all__ = ["Workers", "processors"]
 
@@ -43,6 +45,8 @@ class Workers:
         """Begin to count; what is returned waits for the result, and raises what ``summarize`` does."""
         if self._processes < 2 or tensor.bytes < _LARGE_BYTES:
             return lambda: summarize(tensor, mode)
+        from concurrent.futures import BrokenExecutor
+
         if self._pool is None:
             self._pool = _pool(self._processes)
         try:
@@ -52,6 +56,8 @@ class Workers:
         return lambda: self._result(answer, tensor, mode)
 
     def _result(self, answer: Future[Answer], tensor: Tensor, mode: Optional[str]) -> Facts:
+        from concurrent.futures import BrokenExecutor
+
         try:
             facts, error = answer.result()
         except BrokenExecutor:  # a process was killed, for its memory perhaps: this one can do it too
@@ -75,6 +81,7 @@ def _can_fork() -> bool:
 
 def _pool(processes: int) -> ProcessPoolExecutor:
     import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads wait for work and hold nothing
