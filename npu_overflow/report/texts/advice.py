@@ -286,10 +286,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.product_range": (
         "The factors of {op_type} fit (up to {input_largest}), their product in {tensor} doesn't. Two factors above 255.9 are enough in float16. Scale or "
         "normalise one of them first; squares of one's own (x * x in a norm, a variance, a distance) belong in float32.\n"
-        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+        "    y = (a * scale) * b                 # and not (a * b) * scale",
         "{op_type} 的各因子在范围内（最大 {input_largest}），而乘积 {tensor} 超出范围。float16 下两个因子都超过 255.9 即会溢出。请先对其中之一做缩放或归一化；"
         "自行编写的平方（范数、方差、距离中的 x * x）应以 float32 计算。\n"
-        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+        "    y = (a * scale) * b                 # 而不是 (a * b) * scale",
     ),
     "advice.mean_range.title": ("The sum inside the mean overflows", "求均值时内部的和溢出"),
     "advice.mean_range.when": (
