@@ -127,6 +127,14 @@ def test_an_exit_before_the_trigger_is_no_crash(tmp_path: Path) -> None:
     assert (got.returncode, got.stdout, reports(tmp_path)) == (7, "", [])
 
 
+def test_a_crash_after_the_training_is_none_of_it(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAINING, steps="(41, 43)", what="pass", train="fit")
+    path.write_text(path.read_text() + CRASH + "\n")
+    got = run(path)
+    assert (got.returncode, got.stdout, reports(tmp_path)) == (1, "trained\n", [])
+    assert "of 60 steps overflowed" in got.stderr and got.stderr.rstrip().endswith("ValueError: the script's own")
+
+
 # --- many calls of fit
 
 MANY = """
