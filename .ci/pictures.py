@@ -85,17 +85,27 @@ def shot(driver: Any, page: Path, name: str) -> None:
     (PICTURES / (name + ".png")).write_bytes(base64.b64decode(data["data"]))
 
 
-def main() -> None:
+def sample() -> Any:
+    """The report of a dump, made in the working folder."""
     import html_trees
 
     from npu_overflow.analysis.analyzer import analyze
 
+    DUMP.mkdir(parents=True)
+    html_trees.culprit_tree(DUMP)
+    return analyze(str(DUMP))
+
+
+def terminal_only(language: str, target: str) -> None:
+    """One picture of the terminal, in an empty working folder: a test compares its words with those of the picture that is kept."""
+    terminal(sample(), language, Path(target))
+
+
+def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        DUMP.mkdir(parents=True)
-        html_trees.culprit_tree(DUMP)
-        report = analyze(str(DUMP))
+        report = sample()
         for language, name in (("en", "terminal.svg"), ("zh", "terminal-zh.svg")):
             terminal(report, language, PICTURES / name)
         page = Path(report.to_html("report.html", "en")).resolve()

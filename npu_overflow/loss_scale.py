@@ -222,12 +222,12 @@ def reader_for(optimizer: Any) -> Reader:
 
 
 def npu_mode() -> Optional[str]:
-    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not loaded.
+    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not loaded or has opened no device.
 
     An adapter that can't be asked is of the time when devices knew saturation only. It is never imported to look.
     """
     npu_device = sys.modules.get("npu_device")
-    if npu_device is None:
+    if npu_device is None or getattr(getattr(npu_device, "npu_device", None), "_npu_device_instances", True) == {}:
         return None
     asks = getattr(npu_device, "is_inf_nan_enabled", None)
     if not callable(asks):
@@ -289,6 +289,7 @@ def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
                 inside.discard(id(self))
             callback(self)
 
+        init._ended = lambda: not active[0]  # type: ignore[attr-defined]
         return init
 
     for cls in _scaling_classes():
@@ -300,6 +301,8 @@ def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
         active[0] = False
         for cls, (original, ours) in wrapped.items():
             if vars(cls).get("__init__") is ours:
+                while getattr(original, "_ended", bool)():  # a watch that began before this one and has ended before it
+                    original = original.__wrapped__
                 setattr(cls, "__init__", original)  # noqa: B010
 
     return undo
@@ -387,6 +390,9 @@ def _backend_variable(variable: Any) -> Any:
 
 def _number(variable: Any) -> Any:
     value = _backend_variable(variable)
+    read = getattr(value, "value", None)
+    if callable(read):  # half the time of the variable's own ``numpy``, which makes a copy on the way
+        value = read()
     return value.numpy() if hasattr(value, "numpy") else value
 
 

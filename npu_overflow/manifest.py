@@ -64,6 +64,8 @@ class Manifest:
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
         finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
+        judged: training step from which the last collection ran that has been analyzed, whatever it found; None before the first.
+        ended: the training has ended: no report will follow.
         request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever executed from it.
         reports: files of the reports made, relative to the manifest.
         folder: where it was read from or written to last; not in the file.
@@ -94,6 +96,8 @@ class Manifest:
     remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
     reason: Optional[str] = None
     finding: Optional[Dict[str, Any]] = None
+    judged: Optional[int] = None
+    ended: bool = False
     request: Optional[Dict[str, Any]] = None
     reports: List[str] = field(default_factory=list)
     schema: int = SCHEMA
@@ -240,6 +244,12 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
 def _number(value: Any) -> float:
     if value in ("inf", "-inf", "nan") and isinstance(value, str):
         return float(value)
@@ -338,6 +348,8 @@ _CHECKS: Dict[str, Callable[[Any], Any]] = {
     "remarks": _list(_row(_text, _facts)),
     "reason": _text,
     "finding": _facts,
+    "judged": _whole,
+    "ended": _truth,
     "request": _facts,
     "reports": _list(_inside),
 }

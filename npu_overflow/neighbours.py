@@ -2,11 +2,11 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List
+from typing import Dict, List, Optional, Tuple
 
 from npu_overflow.manifest import Manifest, read_manifests
 
-__all__ = ["neighbours"]
+__all__ = ["has_judged", "neighbours"]
 
 #: without an id from the launcher, trainings of one size that began within this many seconds are taken for one job
 _TOGETHER = 600.0
@@ -26,9 +26,22 @@ def neighbours(dump_path: str, own: Manifest) -> List[Manifest]:
         for manifest in read_manifests(folder):
             if manifest.rank != own.rank and _same_job(manifest, own):
                 known = found.get(manifest.rank)
-                if known is None or (known.finding is None and manifest.finding is not None):
+                if known is None or _order(known) < _order(manifest):  # one that a start before has left is older
                     found[manifest.rank] = manifest
     return [found[rank] for rank in sorted(found)]
+
+
+def has_judged(other: Manifest, step: Optional[int]) -> bool:
+    """Whether a rank has analyzed its collection from training step ``step`` on, or will never.
+
+    The loss scale of all ranks falls at the same steps, so they collect at the same ones.
+    """
+    return other.ended or other.state == "off" or (other.judged is not None and (step is None or other.judged >= step))
+
+
+def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
+    """Later is greater: a training writes its manifest where it collects, and that can be several folders."""
+    return manifest.started, manifest.ended, -1 if manifest.judged is None else manifest.judged, manifest.finding is not None
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:

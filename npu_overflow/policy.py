@@ -85,6 +85,15 @@ class Policy:
         self._quiet_until: Optional[int] = None
 
     @property
+    def calibrating(self) -> bool:
+        """Whether overflows are still forgiven, as the scale may have begun too high."""
+        return self._calibrating and self.guarded
+
+    def lost(self, steps: int) -> None:
+        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights, and they were lost."""
+        self.overflowing_steps = min(self.steps, self.overflowing_steps + steps)
+
+    @property
     def rate(self) -> float:
         """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0 before the first."""
         return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0
@@ -93,6 +102,10 @@ class Policy:
     def previous(self) -> Optional[Reading]:
         """What the last look read."""
         return self._previous
+
+    def forget(self) -> None:
+        """The optimizer's state was set from outside: the next look has nothing to compare with."""
+        self._previous = None
 
     def is_quiet(self, step: int) -> bool:
         """Whether the pause after a report still lasts at training step ``step``."""

@@ -75,15 +75,19 @@ def prefix(ranks: Ranks) -> str:
     return "[rank %d] " % ranks.rank if ranks.several else ""
 
 
-def speaks(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, bool]] = ()) -> bool:
-    """Whether this rank prints its report: with several ranks only with a finding, and only the lowest such rank that is known.
+def speaks(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()) -> Optional[bool]:
+    """Whether this rank prints its report: with several ranks only with a finding, and only the lowest such rank; None: not known yet.
 
     Args:
-        others: (rank, has a finding) of the ranks whose manifests are in reach, because the dump path is shared.
+        others: (rank, whether it has a finding, None where it is still looking) of the ranks whose manifests are in reach, because the dump path
+            is shared.
     """
     if not ranks.several:
         return True
-    return has_finding and not any(found and rank < ranks.rank for rank, found in others)
+    lower = [found for rank, found in others if rank < ranks.rank]
+    if not has_finding or any(lower):
+        return False
+    return None if None in lower else True
 
 
 def _place(variables: Mapping[str, str]) -> Tuple[int, int]:

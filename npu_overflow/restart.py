@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 from typing import Any, Dict, Optional
 
-__all__ = ["AGAIN", "EXIT_STATUS", "RestartRequested", "VARIABLE", "accept", "ask", "can_restart", "ended", "read_request", "wants_restart"]
+__all__ = ["AGAIN", "EXIT_STATUS", "RestartRequested", "VARIABLE", "accept", "ask", "can_restart", "ended", "in_notebook", "read_request", "wants_restart"]
 
 #: names the file through which a supervised script asks; taken out of the environment before the script runs, so that its own children ask nobody
 VARIABLE = "NPU_OVERFLOW_SUPERVISOR"
@@ -46,9 +47,17 @@ def wants_restart() -> bool:
     return "path" in _supervisor
 
 
+def in_notebook() -> bool:
+    """Whether the code runs in a kernel, which outlives its cells and belongs to its user."""
+    find = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = find() if callable(find) else None
+    # a terminal's IPython is no notebook, and has no kernel
+    return shell is not None and (type(shell).__name__ != "TerminalInteractiveShell" or getattr(shell, "kernel", None) is not None)
+
+
 def can_restart() -> bool:
     """Whether this process may be ended now for a restart: there is a supervisor, and this is the thread whose end ends the script."""
-    return wants_restart() and threading.current_thread() is threading.main_thread()
+    return wants_restart() and threading.current_thread() is threading.main_thread() and not in_notebook()
 
 
 def ask(**facts: Any) -> None:

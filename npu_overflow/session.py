@@ -20,6 +20,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
+from npu_overflow.collectors.weights import weights_are_lost
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
@@ -27,6 +28,7 @@ from npu_overflow.policy import Look, Policy
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
+from npu_overflow.session_pause import Pausing, Script
 from npu_overflow.session_report import Reporting
 from npu_overflow.session_restart import Restarting
 
@@ -42,13 +44,13 @@ JOIN_SECONDS = 60.0
 _active: weakref.WeakSet[Session] = weakref.WeakSet()
 
 #: said once in a process, however many trainings it has
-_ONCE = ("watch.blind", "ascend.opened_without_dump.note", "watch.restart_alone")
+_ONCE = ("watch.blind", "ascend.opened_without_dump.note", "watch.restart_alone", "watch.restart_notebook")
 _said: Set[str] = set()
 
 
 def active() -> List[Session]:
     """The sessions of trainings that have begun and not ended."""
-    return [session for session in list(_active) if session._active]
+    return [session for session in list(_active) if session._active and not session._paused]
 
 
 def _harmless(method: F) -> F:
@@ -67,7 +69,7 @@ def _harmless(method: F) -> F:
     return cast(F, guarded)
 
 
-class Session(Reporting, Restarting):
+class Session(Reporting, Restarting, Pausing):
     """The watch's state and everything it does between two training steps.
 
     Attributes:
@@ -77,14 +79,15 @@ class Session(Reporting, Restarting):
         stop_requested: True once a report was made under ``on_overflow="stop"``.
     """
 
-    def __init__(self, options: WatchOptions) -> None:
+    def __init__(self, options: WatchOptions, script: Optional[Script] = None) -> None:
         self.options = options
+        self.script = script if script is not None else Script()
         self.state = "watching"
         self.drops: List[Tuple[int, float, float]] = []
         self.reports: List[Report] = []
         self.stop_requested = False
         self.board = Board(options.tensorboard_dir)
-        self._active = False
+        self._active = self._paused = False
         self._writing = threading.RLock()
         self._collector: Optional[Collector] = None
         self._training: Optional[Training] = None
@@ -93,13 +96,17 @@ class Session(Reporting, Restarting):
     # --- a training begins and ends ---------------------------------------------------------------------------------------------
 
     @_harmless
-    def begin(self, model: Any = None, announce: bool = True) -> None:
+    def begin(self, model: Any = None, announce: bool = True, lasting: bool = False) -> None:
         """Training begins: find optimizers, choose the collector, take the first look.
 
         Args:
             model: the Keras model in ``fit``, or None in a loop of the user's own.
             announce: whether to say at once that it is watched, else when the first step shows that something trains.
+            lasting: where it was paused, it goes on with what it knows, with the same model.
         """
+        if lasting and self._active and self._paused:
+            self._resume(model)
+            return
         if self._active:
             self._end()  # the training before was left by an exception
         options = self.options
@@ -108,14 +115,18 @@ class Session(Reporting, Restarting):
         self.reports = []
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
+        self._finished: List[Policy] = []
+        self._paused = False
         self._made: List[Any] = []
         self._requested: Set[str] = set()
         self._beside: Optional[Tuple[threading.Thread, List[Any]]] = None
-        self._other_rank: Optional[int] = None
+        self._waiting = None
+        self._listened = 0.0
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
-        self._last_culprit: Optional[str] = None
+        self._last_culprit = self.script.culprit
         self._loss_was_bad = False
+        self._lost_since: Optional[int] = None  # the step after the last one whose loss was seen to be non-finite
         dump_path = os.path.abspath(options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
         self._training = Training(
             options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say, fail=self.fail
@@ -125,19 +136,21 @@ class Session(Reporting, Restarting):
         self._by_itself = announce
         _active.add(self)
         atexit.register(_at_exit, weakref.ref(self))
-        if not self._choose_collector():
+        if not self._choose_collector(may_open=model is None):
             return
         self._context = _context()
+        if self._ranks.several:
+            self._write_manifest()  # the others on a shared path see that this one is there
         if announce:
             self._announce()
         self._restore(model)
         for optimizer in self._optimizers(model):
             self.add_optimizer(optimizer)
 
-    def _choose_collector(self) -> bool:
+    def _choose_collector(self, may_open: bool = False) -> bool:
         """Choose and prepare the collector; False where it can't work, the watch is off then."""
         assert self._training is not None
-        self._collector, why = choose(self.options.collector)
+        self._collector, why = choose(self.options.collector, may_open)
         try:
             self._collector.prepare(self._training)
         except CannotCollect as error:
@@ -149,6 +162,8 @@ class Session(Reporting, Restarting):
         if self.options.on_overflow == "restart" and getattr(self._collector, "needs_restart", False):
             if self._ranks.several:
                 self.say("watch.restart_several", always=True, size=self._ranks.world_size)
+            elif restart.in_notebook():
+                self.say("watch.restart_notebook", always=True)
             elif not restart.wants_restart():
                 self.say("watch.restart_alone", always=True)
         return True
@@ -175,10 +190,20 @@ class Session(Reporting, Restarting):
             if not any(optimizer is item for item in dead):
                 self.add_optimizer(optimizer)
 
+    def _see_device(self) -> None:
+        """A step begins: where no Ascend device is open by now, npu_device was only loaded, and the step runs on TensorFlow's own devices."""
+        assert self._collector is not None
+        if self.options.collector != "auto" or self._collector.name != "ascend" or dump_config.is_device_open():
+            return
+        self._collector.close()
+        if self._choose_collector(may_open=False) and self._by_itself:
+            self._announce()
+
     def _announce(self) -> None:
         said, self._announcement = self._announcement, None
-        if said is not None:
-            self.say(said[0], why=said[1])
+        if said is not None and said[0] not in self.script.announced:
+            self.script.announced.add(said[0])
+            self.say(said[0], why=texts.say("watch.why." + said[1], self._language, collector=self.options.collector))
 
     @_harmless
     def optimizer_made(self, optimizer: Any) -> None:
@@ -229,25 +254,32 @@ class Session(Reporting, Restarting):
 
     def _end(self, failed: bool = False) -> None:
         self._active = False
+        failed = failed and not self._paused  # what failed later was not the training
         try:
-            self._take(JOIN_SECONDS)
-            if self.state == "collecting":
+            if not failed and getattr(self._collector, "lasts", False) and not getattr(self._collector, "needs_restart", False) and self._step > self._looked:
+                self._look(None)  # what lies on disk since the last look
+            self._take(JOIN_SECONDS, short=failed, last=True)
+            if self.state == "collecting" or (failed and self._rescued()):
                 self._report(short=failed)
-            if self.state != "off":
-                self._tell_of_other_rank(last=True)
+            self._listen_for_the_last_time(failed)
             if self.state != "off" and not failed:
+                self._last_loss_seen()
                 self._closing_line()
         finally:
             self.board.close()
             if self._collector is not None:
                 self._collector.close()
+            self._manifest.ended = True
             if self._manifest.folder is not None:
                 self._write_manifest()
 
     def _closing_line(self) -> None:
-        seen = [(policy.overflowing_steps, policy.steps, policy.rate) for policy in self._policies if policy.overflowing_steps]
+        policies = [*self._finished, *self._policies, *(policy for _made, policy in (self._known if self._paused else []))]
+        seen = [(policy.overflowing_steps, policy.steps, policy.rate) for policy in policies if policy.overflowing_steps]
         for overflowing, steps, rate in seen:
             self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
+        if self.state == "watching" and not self.reports and any(policy.calibrating and policy.overflowing_steps for policy in policies):
+            self.say("watch.rate.warmup", step=self.drops[-1][0] if self.drops else "…")
         assert self._training is not None
         if self._step == 0 and not self._training.readers and self._by_itself:
             self.say("watch.no_optimizer", always=True)
@@ -255,13 +287,16 @@ class Session(Reporting, Restarting):
     def fail(self) -> None:
         """The watch itself failed: log it once, turn off, leave the training alone."""
         log.error(texts.say("watch.failed", self._language), exc_info=True)
+        with contextlib.suppress(Exception):
+            self._change("off")
         self.state = "off"
         with contextlib.suppress(Exception):
             if self._collector is not None:
                 self._collector.close()
 
     def _turn_off(self, error: CannotCollect) -> None:
-        self.state = "off"
+        self._disk_warned = error.code == "dump_config.unwritable"
+        self._change("off")
         hint = error.hint(self._language)
         self.say("watch.off", always=True, reason=error.message(self._language) + (" " + hint if hint else ""))
 
@@ -271,6 +306,7 @@ class Session(Reporting, Restarting):
     def before_fit_call(self, model: Any, steps: int) -> None:
         """``fit`` is about to run its training function over ``steps`` steps."""
         self._renew()
+        self._see_device()
         self._force(self._step, steps)
         if self.state == "collecting" and self._collector is not None:
             self._collector.arm_fit(model, self._step)
@@ -286,9 +322,12 @@ class Session(Reporting, Restarting):
         self._announce()
         self._renew()
         self._take()
+        self._listen()
         self._step += steps
         if self._restoring and self._training is not None:
             self._restore(self._training.model)
+        if finite is not None:
+            self._loss_seen(self._step - 1, finite)
         if finite is False:
             self._loss_was_bad = True
             if self._training is not None and self._training.bad_since is None:
@@ -308,6 +347,7 @@ class Session(Reporting, Restarting):
     @_harmless
     def _before_function(self, call: Any) -> None:
         self._renew()
+        self._see_device()
         self._look_for_late_optimizers()
         self._calls += 1
         self._force(self._step, 1)
@@ -333,6 +373,20 @@ class Session(Reporting, Restarting):
         if steps:
             self._collector.moved(call)
             self.after_steps(steps)
+
+    def _loss_seen(self, step: int, finite: bool) -> None:
+        """Steps between two non-finite losses, whose own are hidden in a running mean, overflowed too: nothing guards the weights."""
+        if not finite and self._lost_since is not None and self._training is not None:
+            for reader, policy in zip(self._training.readers, self._policies):
+                if not reader.guarded:
+                    policy.lost(step - self._lost_since)
+        self._lost_since = None if finite else step + 1
+
+    def _last_loss_seen(self) -> None:
+        """No further loss will be seen: the weights tell how the steps since the last one went."""
+        if self._lost_since is not None and self._training is not None and self._step > self._lost_since:
+            self._loss_seen(self._step, not weights_are_lost(self._training.model))
+        self._lost_since = None
 
     @_harmless
     def epoch_begins(self) -> None:
@@ -507,8 +561,10 @@ class Session(Reporting, Restarting):
     def _write_manifest_now(self) -> None:
         assert self._training is not None
         self._manifest.drops = list(self.drops)
-        self._manifest.rate = max([policy.rate for policy in self._policies], default=None)
-        tree = self._collector.tree if self._collector is not None else None
+        if not self._paused:
+            self._manifest.rate = max([policy.rate for policy in self._policies], default=None)
+        self._manifest.mode = loss_scale.npu_mode() or "inf_nan"
+        tree = self._collector.tree if self._collector is not None else self._manifest.folder
         if self._collector is not None:
             # a collector of the user's own may lack them
             self._manifest.kept_folders = getattr(self._collector, "kept_folders", None)

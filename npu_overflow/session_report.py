@@ -1,23 +1,46 @@
 """What a session does with a collection: analyze it, beside the training where that takes long, save it, show it to whom it concerns."""
 from __future__ import annotations
 
+import dataclasses
 import io
 import logging
 import sys
 import threading
+import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from npu_overflow import ranks, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.manifest import Manifest
-from npu_overflow.neighbours import neighbours
+from npu_overflow.neighbours import has_judged, neighbours
 from npu_overflow.options import WatchOptions
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
+from npu_overflow.session_pause import Script
 
 __all__ = ["Reporting"]
 
 log = logging.getLogger("npu_overflow")
+
+#: ranks on a shared path wait this long for what the lower ones find, …
+LISTEN_SECONDS = 20.0
+#: … where an exception has ended the training, this long
+LISTEN_SHORTLY = 3.0
+_POLL_SECONDS = 0.2
+
+
+@dataclasses.dataclass
+class _Waiting:
+    """A report that waits for the word of other ranks; ``report`` None: only the line that the overflow was another's."""
+
+    step: int
+    judged: Optional[int]
+    until: float
+    report: Optional[Report] = None
+    path: Optional[str] = None
+    folder: str = ""
+    limit: int = 0
+    again: bool = False
 
 
 class Reporting:
@@ -27,6 +50,8 @@ class Reporting:
     """
 
     options: WatchOptions
+    script: Script
+    state: str
     reports: List[Report]
     board: Any
     stop_requested: bool
@@ -37,7 +62,9 @@ class Reporting:
     _manifest: Manifest
     _ranks: ranks.Ranks
     _step: int
-    _other_rank: Optional[int]
+    _waiting: Optional[_Waiting]
+    _listened: float
+    _collect_from: Optional[int]
     _last_culprit: Optional[str]
     _beside: Optional[Tuple[threading.Thread, List[Any]]]
     _change: Callable[[str], None]
@@ -46,6 +73,11 @@ class Reporting:
     @property
     def _language(self) -> str:
         return self.options.language or texts.language_of_user()
+
+    def _rescued(self) -> bool:
+        """Whether a training that failed before its trigger has left something to analyze."""
+        wanted = self.state in ("watching", "reported") and self._beside is None and len(self.reports) < self.options.max_reports
+        return wanted and self._collector is not None and hasattr(self._collector, "rescue") and self._collector.rescue()
 
     def _report(self, short: bool = False) -> None:
         """The training ends while collecting: analyze what there is, save and print it; short above the traceback of one that failed."""
@@ -70,17 +102,21 @@ class Reporting:
         self._beside = (threading.Thread(target=gather, name="npu_overflow_report", daemon=True), made)
         self._beside[0].start()
 
-    def _take(self, seconds: float = 0.0) -> None:
+    def _take(self, seconds: float = 0.0, short: bool = False, last: bool = False) -> None:
         """Show the report that was made beside the training, once it is ready; wait for it as long as that at most."""
         if self._beside is None:
             return
         worker, made = self._beside
         worker.join(seconds)
         if worker.is_alive():
+            if last:
+                assert self._collector is not None and self._training is not None
+                folder = self._collector.tree or self._training.dump_path
+                self.say("watch.late", always=True, seconds="%g" % seconds, folder=saved.shown(folder))
             return
         self._beside = None
         for gathered in made:
-            self._deliver(gathered)
+            self._deliver(gathered, short)
 
     def _gather(self) -> Optional[Tuple[Report, Optional[str], str]]:
         """Analyze what was collected and save it: (report, path of the saved one, folder), or None where nothing was."""
@@ -97,6 +133,7 @@ class Reporting:
         report = saved.analyzed(folder, self._manifest) if tree and not theirs else saved.empty(folder, self._manifest)
         first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
         self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
+        self._manifest.judged = self._collect_from if self._collect_from is not None else self._step
         path = saved.save(report, folder, self._manifest, self._language)
         self._write_manifest()  # other ranks look for the finding
         return report, path, folder
@@ -121,47 +158,88 @@ class Reporting:
         mark = ranks.prefix(self._ranks)
         return "".join(mark + line if line.strip() else line for line in text.splitlines(True))
 
-    def _tell_of_other_rank(self, last: bool = False) -> None:
-        """This rank's scale fell because of another's overflow: say so, and whose it was where the path is shared and it is known by now."""
-        assert self._training is not None
-        step = self._other_rank
-        if step is None:
+    def _listen(self, seconds: float = 0.0) -> None:
+        """What depends on other ranks, as soon as they know: whether this rank speaks, and whose overflow it was. No longer than the bound."""
+        now = time.monotonic()
+        if self._waiting is None or (not seconds and now - self._listened < _POLL_SECONDS):
             return
-        others = [item for item in neighbours(self._training.dump_path, self._manifest) if item.finding is not None]
-        if others:
-            self.say("watch.other_rank.named", step=step, rank=others[0].rank, name=(others[0].finding or {}).get("op_name"))
-            self._other_rank = None
-        elif last:
-            self.say("watch.other_rank", step=step)
-            self._other_rank = None
+        until = min(self._waiting.until, now + seconds)
+        while not self._settled(self._waiting) and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        self._listened = time.monotonic()
+
+    def _settled(self, waiting: _Waiting) -> bool:
+        """Speak, or be quiet for good, where that is known; True then."""
+        late = time.monotonic() >= waiting.until
+        others = self._others(waiting.judged)
+        if waiting.report is None:
+            named = next((item for item, found in others if found), None)
+            if named is not None:
+                self.say("watch.other_rank.named", step=waiting.step, rank=named.rank, name=(named.finding or {}).get("op_name"))
+            elif late or all(found is not None for _item, found in others):
+                self.say("watch.other_rank", step=waiting.step)
+            else:
+                return False
+        else:
+            speaks = ranks.speaks(self._ranks, waiting.report.first is not None, [(item.rank, found) for item, found in others])
+            if speaks is None and not late:
+                return False
+            if speaks is not False:
+                self._print(waiting)
+        self._waiting = None
+        return True
+
+    def _others(self, judged: Optional[int]) -> List[Tuple[Manifest, Optional[bool]]]:
+        """The other ranks that share the dump path: whether they have found something, None where they are still looking."""
+        assert self._training is not None
+        if not self._ranks.several:
+            return []
+        return [(item, item.finding is not None if has_judged(item, judged) else None) for item in neighbours(self._training.dump_path, self._manifest)]
 
     def _show(self, report: Report, path: Optional[str], folder: str, limit: int) -> None:
         culprit = report.first.op_name if report.first is not None else None
-        if culprit is not None and culprit == self._last_culprit:
-            self.say("watch.same_culprit", name=culprit, step=self._step)
-            return
-        self._last_culprit = culprit
-        if self._ranks.several and report.reason == "other_rank":
-            self._other_rank = self._step
-            self._tell_of_other_rank()
-        if self.options.verbose and self._speaks(report):
-            from npu_overflow.report import terminal
-
-            text = io.StringIO()
-            several = self._ranks.several
-            sys.stdout.write("\n")  # a progress bar may stand on this line
-            terminal.print_report(report, file=text if several else None, limit=min(limit, self.options.limit), saved=path,
-                                  next_command="npu-overflow analyze %s" % saved.shown(folder), language=self._language)
-            sys.stdout.write(self._prefixed(text.getvalue()))
-            sys.stdout.flush()
-
-    def _speaks(self, report: Report) -> bool:
-        """With several ranks those without a finding are quiet, and where they share the path the lowest rank with one speaks for all."""
-        assert self._training is not None
+        shown = _Waiting(self._step, self._manifest.judged, 0.0, report, path, folder, limit, again=culprit is not None and culprit == self._last_culprit)
+        self._last_culprit = self.script.culprit = culprit
         if not self._ranks.several:
-            return True
-        others = neighbours(self._training.dump_path, self._manifest) if report.first is not None else []
-        return ranks.speaks(self._ranks, report.first is not None, [(item.rank, item.finding is not None) for item in others])
+            self._print(shown)
+            return
+        # those without a finding are quiet, and where ranks share the path the lowest with one speaks for all
+        if report.first is not None or report.reason == "other_rank":
+            self._hear_the_last()  # one that waits already gives way
+            shown.until = time.monotonic() + LISTEN_SECONDS
+            if report.first is None:
+                shown.report = None
+            self._waiting = shown
+            self._settled(shown)
+
+    def _listen_for_the_last_time(self, failed: bool) -> None:
+        """The training ends: others get the time that is left to say their word."""
+        self._listen(LISTEN_SHORTLY if failed else LISTEN_SECONDS)
+        self._hear_the_last()
+
+    def _hear_the_last(self) -> None:
+        """What still waits for other ranks waits no longer."""
+        if self._waiting is not None:
+            self._waiting.until = 0.0
+            self._settled(self._waiting)
+
+    def _print(self, shown: _Waiting) -> None:
+        report = shown.report
+        if not self.options.verbose or report is None:
+            return
+        if shown.again:
+            assert report.first is not None
+            self.say("watch.same_culprit", name=report.first.op_name, step=shown.step)
+            return
+        from npu_overflow.report import terminal
+
+        text = io.StringIO()
+        several = self._ranks.several
+        sys.stdout.write("\n")  # a progress bar may stand on this line
+        terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=shown.path,
+                              next_command="npu-overflow analyze %s" % saved.shown(shown.folder), language=self._language)
+        sys.stdout.write(self._prefixed(text.getvalue()))
+        sys.stdout.flush()
 
     def _tell_user(self, report: Report) -> None:
         try:

@@ -7,7 +7,7 @@ from typing import Any, Callable, List, Optional, Set
 
 from npu_overflow import ranks, restart, saved
 from npu_overflow.collectors.base import Training
-from npu_overflow.collectors.weights import load_weights, save_weights, weights_path
+from npu_overflow.collectors.weights import load_state, load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import WatchOptions
@@ -55,6 +55,8 @@ class Restarting:
         self.say("watch.request", always=True, reason=error.message(language) + (" " + hint if hint else ""))
         if self._ranks.several and (restart.wants_restart() or self.options.on_overflow == "restart"):
             self.say("watch.restart_several", always=True, size=self._ranks.world_size)
+        elif restart.in_notebook() and (restart.wants_restart() or self.options.on_overflow == "restart"):
+            self.say("watch.restart_notebook", always=True)
         elif restart.wants_restart() and not again:
             self.say("watch.restart_thread", always=True)
 
@@ -86,6 +88,11 @@ class Restarting:
         if not self.options.restore or self._training is None or _restored:
             return
         if model is None:
+            self._restoring = True
+            if self._step > 0:  # it does train, and there is no model to restore
+                _restored.append(True)
+                self._restoring = False
+                self.say("watch.not_restored.loop", always=True)
             return
         if not model.built or not model.weights:
             self._restoring = True
@@ -96,5 +103,12 @@ class Restarting:
             load_weights(model, path)
         except (OSError, ValueError) as error:
             self.say("watch.not_restored", always=True, reason=getattr(error, "strerror", None) or str(error))
+            return
+        for policy in self._policies:
+            policy.forget()
+        try:
+            load_state(model, path)
+        except Exception as error:
+            self.say("watch.restored.weights", always=True, path=saved.shown(path), reason=str(error))
             return
         self.say("watch.restored", path=saved.shown(path))

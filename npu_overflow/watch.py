@@ -42,6 +42,7 @@ class OverflowWatch:
         self._session = Session(WatchOptions.of(**options))
         self.model: Any = None
         self.params: Dict[str, Any] = {}
+        self._lasting = False  # several calls of ``fit`` with one model are one training
         self._begun: Optional[int] = None
         self._fresh = False  # a training has begun and no step of it yet: a watch that is given twice begins once
 
@@ -98,7 +99,7 @@ class OverflowWatch:
             return
         self._fresh = True
         self._session.board.folder = self._session.options.tensorboard_dir or folder_beside(self)
-        self._session.begin(self.model)
+        self._session.begin(self.model, lasting=self._lasting)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The next training call begins at step ``batch`` of the epoch."""
@@ -122,7 +123,11 @@ class OverflowWatch:
 
     def on_train_end(self, logs: Any = None) -> None:
         """Training ended."""
-        self._session.end()
+        if self._lasting:
+            self._session.pause()
+            self.model = None
+        else:
+            self._session.end()
 
     def _loss_is_finite(self, logs: Any) -> Optional[bool]:
         """Whether the loss is finite, asked only where nothing else tells (asking waits for the step)."""
@@ -171,5 +176,5 @@ class overflow_dump:
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
         while self._undo:
             self._undo.pop()()
-        self._watch._session.end(failed=kind is not None)
+        self._watch._session.end(failed=kind is not None and not issubclass(kind, SystemExit))
 

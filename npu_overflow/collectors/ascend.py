@@ -29,6 +29,8 @@ _POLL_SECONDS = 0.05
 _CLOCK_SECONDS = 60.0
 _MOST_LOOKS = 10_000
 
+#: (dump path, folder) of what any training of this process has reported: kept for ever
+_reported: Set[Tuple[str, Tuple[str, ...]]] = set()
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +67,7 @@ class AscendCollector(Collector):
 
     name = "ascend"
     in_background = True
+    lasts = True
     #: the device writes by itself: no function has to be seen
     knows_functions = False
 
@@ -98,6 +101,8 @@ class AscendCollector(Collector):
         if npu_device is None:
             raise CannotCollect("ascend.no_adapter")
         self._training = training
+        if self._files is not None:  # the training goes on
+            return
         path = dump_config.configured_dump_path(npu_device)
         if path is None and not dump_config.is_device_open(npu_device):
             path = training.dump_path
@@ -113,8 +118,9 @@ class AscendCollector(Collector):
         training.dump_path = path
         device = dump_config.open_device(npu_device)
         self._files = OwnFiles(path, training.device if device is None else device)
-        for unit in self._files.scan():  # of a training before this one in the same process
-            unit.kept = True
+        for unit in self._files.scan():  # of a training before this one in the same process: what it reported stays, the rest is the oldest of all
+            unit.earlier, unit.kept, unit.step = True, (path, unit.parts) in _reported, (-1, -1)
+            self._seen.add(unit.parts)
 
     @_locked
     def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
@@ -179,20 +185,38 @@ class AscendCollector(Collector):
         self._tidy()
         return sum(1 for unit in self._chosen() if unit.records)
 
+    def rescue(self) -> bool:
+        """The device has dumped every overflow, also those that were not frequent yet."""
+        if self._files is None or self._collecting:
+            return False
+        with self._lock:
+            self._tidy(closing=True)
+            steps = [unit.step[0] for unit in self._files.units.values() if not unit.kept and not unit.earlier and unit.step is not None]
+            if not steps and not self._pending:
+                return False
+            self._from, self._until, self._collecting = min([*steps, *self._pending]), None, True
+        found = sum(1 for unit in self._wait() if unit.records)
+        self._collecting = found > 0
+        self.remarks, self.reason = [("ascend.before_trigger", {"count": found})], None
+        return self._collecting
+
     def stop(self) -> None:
         if not self._collecting:
             return
         assert self._training is not None
         chosen = self._wait()
         with self._lock:
-            self._settle(chosen)
+            if self._collecting:  # else another thread has ended it meanwhile
+                self._settle(chosen)
 
     def _settle(self, chosen: List[Unit]) -> None:
         """The collection has ended with these units."""
         assert self._training is not None
         self._collecting = False
+        assert self._files is not None
         for unit in chosen:
             unit.kept = True
+            _reported.add((self._files.dump_path, unit.parts))
         self.kept_folders = sorted({unit.folder for unit in chosen})
         self.kept_steps = sorted({step for unit in chosen if unit.step is not None for step in range(unit.step[0], unit.step[1] + 1)})
         if not any(unit.records for unit in chosen):
@@ -242,8 +266,9 @@ class AscendCollector(Collector):
         """Give a unit the steps of the look that ended first after its files were begun."""
         look = next((look for look in self._looks if look.ended >= unit.stamp), None)
         if look is None:
-            if closing and self._looks:
-                unit.step = (self._looks[-1].last + 1, self._looks[-1].last + 1)
+            if closing:
+                following = self._looks[-1].last + 1 if self._looks else 0
+                unit.step = (following, following)
             return
         unit.step = (look.first, look.last)
         if look.first == look.last and unit.data_index is not None:
@@ -270,7 +295,7 @@ class AscendCollector(Collector):
             return
         gone_by = self._looks[-1].last - self._training.options.window
         for unit in list(self._files.units.values()):
-            if unit.kept or unit.step is None or self._is_collected(unit):
+            if unit.kept or unit.earlier or unit.step is None or self._is_collected(unit):
                 continue
             first, last = unit.step
             if last <= gone_by and not any(first <= step <= last for step in self._pending):

@@ -75,6 +75,9 @@ class Collector(abc.ABC):
             pending: steps of counted overflows that are still inside the window (their files must be kept).
         """
 
+    #: whether it can go on after ``close``, with another ``prepare``, and holds nothing of the model meanwhile
+    lasts = False
+
     #: whether ``stop`` may take long and may be called on another thread, after ``freeze``, while the training goes on
     in_background = False
 
@@ -103,6 +106,14 @@ class Collector(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> None:
         """End collecting; the tree is complete afterwards. Harmless where nothing was started."""
+
+    def rescue(self) -> bool:
+        """The training was ended by an exception while nothing was being collected.
+
+        Returns:
+            whether there is something all the same, and it was taken as a collection, which ``stop`` ends.
+        """
+        return False
 
     @property
     @abc.abstractmethod

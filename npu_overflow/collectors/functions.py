@@ -62,51 +62,89 @@ class Call:
 class FunctionCalls:
     """While installed, ``handler(call, proceed)`` stands around every outermost call on the thread that installed it.
 
-    ``proceed(*args, **kwargs)`` runs the compiled function.
+    ``proceed(*args, **kwargs)`` runs the compiled function. Several may be installed: the newest stands outermost, and they may end in any order.
     """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
-        self._undo: Optional[Callable[[], None]] = None
+        self._thread = 0
         self._inside = False
-        self._ours: Any = None
 
     def install(self) -> None:
         """Begin. Raises AttributeError where TensorFlow's function class was not found."""
-        if self._undo is not None:
-            return
-        internals = compat.internals()
-        kind, context = internals.get("function_class"), internals.get("context")
-        real, thread = kind.__call__, threading.get_ident()
-
-        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside or self._undo is None or self._ours is not call or threading.get_ident() != thread or not context().executing_eagerly():
-                return real(function, *args, **kwargs)
-            self._inside = True
-            try:
-                return self._handler(Call(function, args, kwargs), lambda *a, **k: real(function, *a, **k))
-            finally:
-                self._inside = False
-
-        kind.__call__ = self._ours = call
-
-        def undo() -> None:
-            if kind.__dict__.get("__call__") is call:
-                kind.__call__ = real
-
-        self._undo = undo
+        if self not in _place.installed:
+            self._thread = threading.get_ident()
+            _place.add(self)
 
     def reinstall(self) -> None:
         """Take the place again, where somebody has assigned it since: an Ascend device does when it becomes the default."""
-        if self._undo is not None and compat.internals().get("function_class").__dict__.get("__call__") is not self._ours:
-            self._undo = None
-            self.install()
+        if self in _place.installed:
+            _place.take()
 
     def remove(self) -> None:
         """End; what somebody else has put in the place since stays, and passes through here."""
-        if self._undo is not None:
-            undo, self._undo = self._undo, None
-            undo()
+        if self in _place.installed:
+            _place.remove(self)
+
+    def concerned(self) -> bool:
+        """Whether a call that begins now, on this thread, is an outermost one."""
+        return not self._inside and threading.get_ident() == self._thread
+
+    def around(self, proceed: Callable[..., Any]) -> Callable[..., Any]:
+        """``proceed(function, …)`` with the handler around it."""
+
+        def handled(function: Any, *args: Any, **kwargs: Any) -> Any:
+            self._inside = True
+            try:
+                return self._handler(Call(function, args, kwargs), lambda *a, **k: proceed(function, *a, **k))
+            finally:
+                self._inside = False
+
+        return handled
+
+
+class _Place:
+    """The one ``__call__`` that stands in TensorFlow's function class for all that are installed."""
+
+    def __init__(self) -> None:
+        self.installed: List[FunctionCalls] = []  # oldest first
+        self._ours: Any = None
+        self._real: Any = None
+
+    def add(self, calls: FunctionCalls) -> None:
+        self.take()
+        self.installed = [*self.installed, calls]
+
+    def remove(self, calls: FunctionCalls) -> None:
+        self.installed = [item for item in self.installed if item is not calls]
+        if self.installed:
+            return
+        kind = compat.internals().get("function_class")
+        if vars(kind).get("__call__") is self._ours:
+            kind.__call__ = self._real
+        self._ours = self._real = None
+
+    def take(self) -> None:
+        internals = compat.internals()
+        kind, context = internals.get("function_class"), internals.get("context")
+        if self._ours is not None and vars(kind).get("__call__") is self._ours:
+            return
+        real = kind.__call__
+
+        def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+            concerned = [calls for calls in self.installed if calls.concerned()] if self._ours is call else []
+            if not concerned or not context().executing_eagerly():
+                return real(function, *args, **kwargs)
+            run = real
+            for calls in concerned:
+                run = calls.around(run)
+            return run(function, *args, **kwargs)
+
+        kind.__call__ = self._ours = call
+        self._real = real
+
+
+_place = _Place()
 
 
 def mapped(structure: Any, table: Dict[int, Any]) -> Any:

@@ -15,6 +15,7 @@ from npu_overflow.collectors.naming import install_plain_layers
 from npu_overflow.collectors.observe import MAX_HELD, MAX_PASSED_ON, Held, HeldTensor
 from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.replay import StepFindings
+from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
 
@@ -26,24 +27,27 @@ _REFUSED = {"IteratorGetNext": "replay.draws", "PyFunc": "replay.python", "Eager
             "Nccl": "replay.collective", "Horovod": "replay.collective", "Hcom": "replay.collective"}
 
 
-def findings_by_graph(run: Callable[..., Any], arguments: Any, label: str, variable_name: Callable[[Any], str]) -> StepFindings:
+def findings_by_graph(
+    run: Callable[..., Any], arguments: Any, label: str, variable_name: Callable[[Any], str], rewind: Optional[Snapshot] = None
+) -> StepFindings:
     """Replay a step as a graph, without effect.
 
     Args:
         run: the step, called with ``arguments`` (tensors become the graph's inputs).
         label: how an input is called in the report.
         variable_name: names the variable behind a resource handle.
+        rewind: variables as they were when the step began.
 
     Raises:
         CannotCollect: it can't be traced or run either.
     """
     try:
-        first = _Traced(run, arguments)
+        first = _Traced(run, arguments, rewind=rewind)
         flags = first.run()
         found, wanted = first.blame(flags, label, variable_name)
         if not found.reached:
             return found
-        second = _Traced(run, arguments, wanted={held.op.name for held in wanted})
+        second = _Traced(run, arguments, {held.op.name for held in wanted}, rewind)
         tensors = second.run()
         for held in wanted:
             held.inputs, held.outputs = second.tensors_of(held.op.name, tensors)
@@ -68,16 +72,17 @@ class _Traced:
 
     Args:
         wanted: names of operators whose tensors are returned; None: a flag for every float output is returned.
+        rewind: variables as they were when the step began.
     """
 
-    def __init__(self, run: Callable[..., Any], arguments: Any, wanted: Optional[Set[str]] = None) -> None:
+    def __init__(self, run: Callable[..., Any], arguments: Any, wanted: Optional[Set[str]] = None, rewind: Optional[Snapshot] = None) -> None:
         import tensorflow as tf
 
         self.nodes: List[_Node] = []
         self.gradients: List[str] = []
         self._results: Dict[str, int] = {}  # tensor name -> index among the results
         self._extra: List[Any] = []
-        self._wanted = wanted
+        self._wanted, self._rewind = wanted, rewind
         self._graph: Any = None
         self._thread = threading.get_ident()
 
@@ -105,7 +110,7 @@ class _Traced:
 
     def run(self) -> List[Any]:
         """Run the copy once; variables are put back."""
-        with UndoLog() as undo:
+        with UndoLog(rewind=self._rewind) as undo:
             for handle in self._concrete.captured_inputs:
                 if getattr(getattr(handle, "dtype", None), "name", "") == "resource":
                     undo.before("AssignVariableOp", [handle])

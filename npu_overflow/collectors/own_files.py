@@ -36,6 +36,7 @@ class Unit:
         step: (first, last) training step of the look it belongs to, None until a look has covered it.
         kept: never deleted again.
         settled: it did not grow between two looks.
+        earlier: of a training before this one in the same process.
     """
 
     parts: Tuple[str, ...]
@@ -45,6 +46,7 @@ class Unit:
     step: Optional[Tuple[int, int]] = None
     kept: bool = False
     settled: bool = False
+    earlier: bool = False
 
     @property
     def bytes(self) -> int:

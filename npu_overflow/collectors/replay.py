@@ -6,13 +6,14 @@ that alone, with every other one repaired, makes a gradient non-finite. A last r
 """
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from npu_overflow.collectors.blame import Origin
 from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher
+from npu_overflow.collectors.python_state import Generators, PythonState
+from npu_overflow.collectors.quiet import quiet
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
@@ -58,6 +59,7 @@ class Replay:
         scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
         max_memory: bytes of tensors held.
         rewind: variables as they were when the step began, where they have moved since.
+        python: random generators of Python as they were then.
         allow: resources that the step may use up.
         apply: "skip" (optimizers do nothing) or "run" (several optimizer steps in one call).
         workers: processes that train together; only this one's own values are looked at.
@@ -74,10 +76,11 @@ class Replay:
         allow: Tuple[Any, ...] = (),
         apply: str = "skip",
         workers: int = 1,
+        python: Optional[PythonState] = None,
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
-        self._rewind, self._workers = rewind, workers
+        self._rewind, self._workers, self._python = rewind, workers, python or PythonState(Generators())
         self._draws: Draws = {}
 
     def findings(self) -> StepFindings:
@@ -121,12 +124,11 @@ class Replay:
         return tuple(keys)  # harmful only together: the first of them
 
     def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
-        with UndoLog(self._workers) as undo:
+        with self._python.in_place(), UndoLog(self._workers, self._rewind) as undo:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)
-            with self._rewind.in_place() if self._rewind else contextlib.nullcontext():
-                self._run_undone(undo, watcher, lower_scale)
+            self._run_undone(undo, watcher, lower_scale)
             return watcher
 
     def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
@@ -144,7 +146,8 @@ class Replay:
     def _run_step(self, hooks: Hooks, undo: UndoLog) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
         try:
-            _boundary(lambda: self._run(hooks.next_call))
+            with quiet():
+                _boundary(lambda: self._run(hooks.next_call))
         except Exception as error:
             if undo.refused is not None:
                 raise undo.refused from None

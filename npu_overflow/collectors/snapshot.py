@@ -5,8 +5,7 @@ Values are read and written through the handles of the variables themselves: a v
 """
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, List
 
 from npu_overflow.collectors import compat
 
@@ -19,27 +18,21 @@ _TRAINABLE_BYTES, _OTHER_BYTES = 1 << 16, 1 << 22
 class Snapshot:
     """Variables and their values at one moment. Values share memory with the variables until these are written (copy on write)."""
 
-    def __init__(self, pairs: List[Tuple[Any, Any]]) -> None:
-        self._pairs = pairs
+    def __init__(self, values: Dict[int, Any]) -> None:
+        #: by the number of the variable's handle
+        self.values = values
 
     @classmethod
     def take(cls, variables: Iterable[Any]) -> Snapshot:
         """Read every variable once."""
         handles = {compat.tensor_id(handle): handle for variable in variables for handle in compat.handles_of(variable)}
-        pairs = [(handle, compat.read_variable(handle)) for handle in handles.values()]
-        return cls([(handle, value) for handle, value in pairs if value is not None])
+        read = {number: compat.read_variable(handle) for number, handle in handles.items()}
+        return cls({number: value for number, value in read.items() if value is not None})
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """The values stand in the variables inside the context; afterwards what stood there before does again."""
-        now = [(handle, compat.read_variable(handle)) for handle, _ in self._pairs]
-        try:
-            for handle, value in self._pairs:
-                compat.write_variable(handle, value)
-            yield
-        finally:
-            for handle, value in now:
-                compat.write_variable(handle, value)
+    def without(self, variables: Iterable[Any]) -> Snapshot:
+        """The same but for these variables."""
+        left_out = {compat.tensor_id(handle) for variable in variables for handle in compat.handles_of(variable)}
+        return Snapshot({number: value for number, value in self.values.items() if number not in left_out})
 
 
 def states(variables: Iterable[Any], optimizers: Iterable[Any]) -> List[Any]:

@@ -9,6 +9,7 @@ import random
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors import compat
+from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.errors import CannotCollect
 
 __all__ = ["UndoLog"]
@@ -31,12 +32,15 @@ class UndoLog:
 
     Args:
         workers: processes that train together.
+        rewind: variables as they were when the step began. Those that the replay uses stand so in it, from their first use on; others, which may
+            belong to a model that another thread evaluates, are left alone.
 
     Use: ``before`` for every operator, then ``undo`` once. ``allow`` names resources that may be used up (an iterator made for the replay).
     """
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, rewind: Optional[Snapshot] = None) -> None:
         self._workers = workers
+        self._begin = rewind.values if rewind is not None else {}
         self.exchanged = False  # whether a collective was passed over
         self.refused: Optional[CannotCollect] = None  # Keras wraps what is raised inside a layer: this is what it was
         self._old: Dict[int, Tuple[Any, Any]] = {}  # handle's tensor id -> handle, value
@@ -44,26 +48,18 @@ class UndoLog:
         self._random: List[Tuple[Any, Any]] = []
 
     def __enter__(self) -> UndoLog:
-        import numpy as np
-
         internals = compat.internals()
         self._eager_random = internals.random_state()
         # The replay draws its seeds elsewhere: the kernels of eager random operators keep a state per seed, so drawing the
         # training's next seeds here would move them on.
         internals.set_random_state(random.Random(0x5EED))
-        self._python_random = random.getstate()
-        self._numpy_random = np.random.get_state()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        import numpy as np
-
         try:
             self.undo()
         finally:
             compat.internals().set_random_state(self._eager_random)
-            random.setstate(self._python_random)
-            np.random.set_state(self._numpy_random)
 
     def allow(self, handle: Any) -> None:
         """Let the replay use up this resource."""
@@ -113,13 +109,15 @@ class UndoLog:
 
     def _before_resource(self, op_type: str, handle: Any) -> None:
         number = compat.tensor_id(handle)
-        if op_type in _READS or number in self._own or number in self._old:
+        if number in self._own or number in self._old or (op_type in _READS and number not in self._begin):
             return
         if op_type.startswith(_DRAWS):
             self._refuse("replay.draws", op_type)
         value = compat.read_variable(handle)
         if value is not None:
             self._old[number] = (handle, value)
+            if number in self._begin:
+                compat.write_variable(handle, self._begin[number])
 
     def undo(self) -> None:
         """Write every old value back; afterwards the log is empty."""

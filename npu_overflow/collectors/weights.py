@@ -1,4 +1,4 @@
-"""The weights of a model at the trigger, for the process that goes on from there: one ``.npz`` without pickle, beside the manifest."""
+"""A model's weights and its optimizer's state at the trigger, for the process that goes on from there: one ``.npz`` without pickle."""
 from __future__ import annotations
 
 import contextlib
@@ -8,7 +8,18 @@ from typing import Any, List
 
 import numpy as np
 
-__all__ = ["load_weights", "save_weights", "weights_path"]
+from npu_overflow import loss_scale
+
+__all__ = ["load_state", "load_weights", "save_weights", "weights_are_lost", "weights_path"]
+
+
+def weights_are_lost(model: Any) -> bool:
+    """Whether any weight of a Keras model is non-finite; they are read one by one."""
+    for weight in getattr(model, "weights", ()):
+        with contextlib.suppress(Exception):  # not initialised, not numbers, or on a device that is gone
+            if not np.isfinite(np.asarray(weight.numpy(), np.float64)).all():
+                return True
+    return False
 
 
 def weights_path(folder: str, rank: int) -> str:
@@ -17,7 +28,7 @@ def weights_path(folder: str, rank: int) -> str:
 
 
 def save_weights(model: Any, path: str) -> None:
-    """Write the weights of a Keras model aside, then by renaming.
+    """Write the weights of a Keras model and the state of its optimizer (slots, count of steps, loss scale) aside, then by renaming.
 
     Raises:
         OSError: the folder can't be written to, or the disk is full. What was there before is then unchanged.
@@ -25,7 +36,9 @@ def save_weights(model: Any, path: str) -> None:
     aside = "%s.%d.part" % (path, os.getpid())
     try:
         with open(aside, "wb") as file:
-            np.savez(file, **{"w%d" % i: value for i, value in enumerate(model.get_weights())})
+            arrays = {"w%d" % i: value for i, value in enumerate(model.get_weights())}
+            arrays.update({"o%d" % i: np.array(variable.numpy()) for i, variable in enumerate(_optimizer_state(model))})
+            np.savez(file, **arrays)
         os.replace(aside, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -40,17 +53,46 @@ def load_weights(model: Any, path: str) -> None:
         OSError: the file can't be read.
         ValueError: it holds other weights than this model's; nothing is set then.
     """
-    wanted = model.get_weights()
-    found: List[Any] = []
+    model.set_weights(_arrays(path, "w", model.get_weights()))
+
+
+def load_state(model: Any, path: str) -> None:
+    """Set the state of a compiled model's optimizer to that of a file; its variables are made for that, as Keras does when it loads a model.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it holds the state of another optimizer; nothing is set then.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    make = next((method for method in (getattr(optimizer, name, None) for name in ("build", "_create_all_weights")) if callable(method)), None)
+    if make is not None:
+        make(model.trainable_variables)
+    variables = _optimizer_state(model)
+    for variable, value in zip(variables, _arrays(path, "o", [variable.numpy() for variable in variables])):
+        variable.assign(value)
+
+
+def _optimizer_state(model: Any) -> List[Any]:
+    """The variables of a model's optimizer and of its loss scaling, always in the same order."""
+    variables = getattr(getattr(model, "optimizer", None), "variables", ())
+    found = list(variables() if callable(variables) else variables)
+    for optimizer in loss_scale.find_in_model(model):
+        for variable in loss_scale.reader_for(optimizer).state_variables():
+            if not any(variable is item or variable is getattr(item, "_value", None) for item in found):
+                found.append(variable)
+    return found
+
+
+def _arrays(path: str, kind: str, wanted: List[Any]) -> List[Any]:
+    """The arrays of one kind, where they are as many as ``wanted`` and each is like the one there."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if len(archive.namelist()) != len(wanted):
-                raise ValueError("%d arrays, the model has %d" % (len(archive.namelist()), len(wanted)))
-            for i, value in enumerate(wanted):
-                found.append(_read(archive, "w%d.npy" % i, value))
+            number = sum(1 for name in archive.namelist() if name.startswith(kind))
+            if number != len(wanted):
+                raise ValueError("%d arrays, the model has %d" % (number, len(wanted)))
+            return [_read(archive, "%s%d.npy" % (kind, i), np.asarray(value)) for i, value in enumerate(wanted)]
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ValueError(str(error)) from None
-    model.set_weights(found)
 
 
 def _read(archive: zipfile.ZipFile, name: str, like: Any) -> Any:

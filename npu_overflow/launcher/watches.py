@@ -9,13 +9,15 @@ import inspect
 import sys
 import weakref
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from npu_overflow import dump_config, loss_scale, ranks, session
 from npu_overflow.collectors.functions import Call, FunctionCalls
 from npu_overflow.launcher.imports import after_import
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
+from npu_overflow.restart import RestartRequested
 from npu_overflow.session import Session
+from npu_overflow.session_pause import Script
 from npu_overflow.watch import OverflowWatch, overflow_dump
 
 __all__ = ["Watches"]
@@ -44,10 +46,11 @@ class Watches:
         self._options = WatchOptions.of(**options)
         self._dump = dump
         self._fits = 0
+        self._script = Script()
+        self._lasting: List[Tuple[weakref.ReferenceType[Any], OverflowWatch]] = []
         self._loop: Optional[Session] = None
         self._loop_undo: List[Callable[[], None]] = []
         self._calls = FunctionCalls(self._function)
-        self._sessions: List[weakref.ReferenceType[Session]] = []
         self._modules = 0
         self._failed = False
 
@@ -63,6 +66,9 @@ class Watches:
         self._end_loop(failed)
         for active in session.active():
             active.end(failed)
+        for _model, watch in self._lasting:
+            watch._session.end(failed)
+        self._lasting = []
 
     # --- fit --------------------------------------------------------------------------------------------------------------------
 
@@ -77,11 +83,11 @@ class Watches:
 
         @functools.wraps(real)
         def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-            return watches._fit(functools.partial(real, model), place, args, kwargs)
+            return watches._fit(model, functools.partial(real, model), place, args, kwargs)
 
         setattr(kind, "fit", fit)  # noqa: B010
 
-    def _fit(self, real: Callable[..., Any], place: int, args: Any, kwargs: Any) -> Any:
+    def _fit(self, model: Any, real: Callable[..., Any], place: int, args: Any, kwargs: Any) -> Any:
         positional = 0 <= place < len(args)
         callbacks = args[place] if positional else kwargs.get("callbacks")
         theirs = _watches_in(callbacks)
@@ -89,21 +95,31 @@ class Watches:
         if theirs or session.active():
             watch = theirs[0] if theirs else None
         else:
-            watch = self._new_watch()
+            watch = self._watch_of(model)
             callbacks = _with(callbacks, watch)
             args, kwargs = _put(args, kwargs, place if positional else None, callbacks)
         self._fits += 1
         try:
             return real(*args, **kwargs)
-        except BaseException:
+        except BaseException as error:
             if watch is not None:
-                watch._session.end(failed=True)
+                watch._session.end(failed=not isinstance(error, SystemExit) or isinstance(error, RestartRequested))
             raise
         finally:
             self._fits -= 1
 
-    def _new_watch(self) -> OverflowWatch:
-        return OverflowWatch(**self._given)
+    def _watch_of(self, model: Any) -> OverflowWatch:
+        """The watch of a model: scripts that call ``fit`` once an epoch have one training, not many."""
+        watch = next((watch for known, watch in self._lasting if known() is model and watch._session._active), None)
+        gone = [known for known in self._lasting if known[0]() is None or not known[1]._session._active]
+        for known in gone:
+            known[1]._session.end()
+        self._lasting = [known for known in self._lasting if known not in gone]
+        if watch is None:
+            watch = OverflowWatch(**self._given)
+            watch._session.script, watch._lasting = self._script, True
+            self._lasting.append((weakref.ref(model), watch))
+        return watch
 
     # --- loops of the script's own ----------------------------------------------------------------------------------------------
 
@@ -128,7 +144,7 @@ class Watches:
             self._end_loop(False)
             return None
         if self._loop is None and self._scaling_is_loaded():
-            self._loop = Session(self._options)
+            self._loop = Session(self._options, self._script)
             self._loop.begin(None, announce=False)
             self._loop_undo.append(loss_scale.watch_new_optimizers(self._loop.optimizer_made))
         return self._loop

@@ -14,7 +14,10 @@ import pytest
 
 pytestmark = pytest.mark.tensorflow
 
-WATCHING = "npu_overflow: watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps.\n"
+WATCHING = (
+    "npu_overflow: watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps "
+    "(npu_device is not loaded).\n"
+)
 
 
 def reports(folder: Path) -> List[Any]:
@@ -36,6 +39,27 @@ def test_examples_run_unedited(tmp_path: Path, name: str) -> None:
     assert got.stderr.count(WATCHING) == 1
     assert culprits(tmp_path) == ["net/hot/MatMul"]
     assert reports(tmp_path)[0]["operators"][0]["location"].startswith(name + ":")
+
+
+def test_a_module_is_watched_too(tmp_path: Path) -> None:
+    got = launching.run(["--patience", "3", "-m", "keras_fit", "--steps", "50"], PYTHONPATH=str(launching.EXAMPLES))
+    assert got.returncode == 0 and "trained 50 steps\n" in got.stdout, got.stderr
+    assert "First overflowing operator\n  MatMul\n  net/hot/MatMul\n" in got.stdout
+    assert culprits(tmp_path) == ["net/hot/MatMul"]
+
+
+def test_the_report_does_not_stand_in_the_progress_bar(tmp_path: Path) -> None:
+    # "printed once, not through the progress bar, saved beside the manifest"
+    text = (launching.EXAMPLES / "keras_fit.py").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(text.replace("verbose=2", "verbose=1"))
+    got = launching.run(["train.py"])
+    assert re.search(r"\d+/60 ", got.stdout) and got.stdout.count("First overflowing operator\n") == 1
+    before, after = got.stdout.split("First overflowing operator\n")
+    report = after[: after.index("    npu-overflow analyze ") + 80]
+    assert before.endswith("\n")
+    assert not re.search(r"[\r\b]|\d+/60 |ETA", report.split("    npu-overflow analyze ")[0])
+    (tree,) = tmp_path.glob("precision_data/overflow/dump/2*")
+    assert {"report.json", "report.txt", "session-0.json"} <= {path.name for path in tree.iterdir()}
 
 
 #: runs an example's ``main`` and then ends in a way of its own
@@ -194,8 +218,43 @@ def test_fit_then_a_loop_then_fit(tmp_path: Path) -> None:
     ending = "sys.argv[1:] = []\nexample.main()\nimport custom_loop\ncustom_loop.main()\nexample.main()\n"
     got = launching.run(["--max-reports", "1", script(tmp_path, "keras_fit", ending)])
     assert got.returncode == 0, got.stderr
-    assert got.stderr.count(WATCHING) == 3
+    assert got.stderr.count(WATCHING) == 1
     assert culprits(tmp_path) == ["net/hot/MatMul"] * 3
+    # three trainings, each with a report of its own; the same operator is shown once and named in one line afterwards
+    assert got.stdout.count("First overflowing operator\n  MatMul\n  net/hot/MatMul\n") == 1
+    assert len(re.findall(r"npu_overflow: step \d+: the same operator overflows first again: net/hot/MatMul\n", got.stderr)) == 2
+
+
+def test_many_short_fits_of_one_model_are_one_training(tmp_path: Path) -> None:
+    """Six steps each, fewer than the warm-up: what is known of the loss scale, the count of steps and the report go on from one to the next."""
+    ending = (
+        "import tensorflow as tf\n"
+        "tf.keras.mixed_precision.set_global_policy('mixed_float16')\n"
+        "model = example.make_model()\nmodel.compile(optimizer=tf.keras.optimizers.Adam(1e-5), loss='mse')\n"
+        "x, y = example.make_data(60)\n"
+        "for part in range(0, 60 * 16, 6 * 16):\n"
+        "    model.fit(x[part:part + 96], y[part:part + 96], batch_size=16, shuffle=False, verbose=0)\n"
+    )
+    got = launching.run([script(tmp_path, "keras_fit", ending)])
+    assert got.returncode == 0, got.stderr
+    assert got.stderr.count(WATCHING) == 1
+    assert got.stdout.count("First overflowing operator\n  MatMul\n  net/hot/MatMul\n") == 1
+    assert got.stderr.count("npu_overflow: 30 of 60 steps overflowed (50.00 %). Below 0.5 % is usual with dynamic loss scaling.\n") == 1
+    assert reports(tmp_path)[0]["operators"][0]["train_step"] in range(30, 60)
+
+
+def test_a_model_that_the_script_drops_is_not_kept_alive(tmp_path: Path) -> None:
+    ending = (
+        "import gc, weakref, tensorflow as tf\n"
+        "def train():\n"
+        "    model = example.make_model()\n    model.compile(optimizer='sgd', loss='mse')\n"
+        "    model.fit(*example.make_data(4), batch_size=16, verbose=0)\n"
+        "    return weakref.ref(model)\n"
+        "kept = train()\ntf.keras.backend.clear_session()\ngc.collect()\nprint('KEPT', kept() is not None)\n"
+    )
+    path = script(tmp_path, "keras_fit", ending)
+    plain, got = launching.plain([path]), launching.run([path])
+    assert "KEPT False" in plain.stdout and "KEPT False" in got.stdout, got.stderr
 
 
 def test_a_script_that_only_predicts_is_left_in_peace(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The HTML report in a real browser: Debian's chromium, driven by Selenium. Nothing is fetched, nothing complains, the controls work."""
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,6 +11,7 @@ import html_trees
 import pytest
 
 from npu_overflow.analysis.analyzer import analyze
+from npu_overflow.report.model import LossScale, Operator, Report
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (from Python 3.10 on)")
 pytestmark = pytest.mark.skipif(
@@ -119,6 +121,76 @@ def test_a_row_opens_its_card_and_the_theme_switches(browser: Any, pages: Dict[s
         colours.append(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
         browser.find_element("id", "theme").click()
     assert colours[0] != colours[1]
+
+
+def _keys(driver: Any, *keys: str) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    ActionChains(driver).send_keys(*keys).perform()
+
+
+def _focused(driver: Any) -> str:
+    return str(driver.execute_script("let e = document.activeElement; return e.id || e.className || e.tagName"))
+
+
+def test_everything_can_be_reached_by_keyboard(browser: Any, pages: Dict[str, Path]) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    _open(browser, pages["culprit"])
+    order = []
+    for _ in range(60):
+        _keys(browser, Keys.TAB)
+        order.append(_focused(browser))
+        if order[-1] == "op2":
+            break
+    assert order[:3] == ["language", "theme", "print"]
+    assert "copy" in order and "filter" in order and "verdict" in order and order.index("filter") < order.index("verdict")
+    # what has the focus is seen
+    assert browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+    _open(browser, pages["culprit"])
+    _keys(browser, Keys.TAB, Keys.ENTER)
+    assert browser.execute_script("return document.documentElement.lang") == "zh"
+    browser.execute_script("document.querySelector('th.c-number button').focus()")
+    _keys(browser, Keys.ENTER)
+    assert _visible_rows(browser)[0] == "13"
+    browser.execute_script("Array.from(document.querySelectorAll('#table tbody tr')).find(row => row.getAttribute('data-c') === '2').focus()")
+    _keys(browser, Keys.ENTER)
+    assert browser.execute_script("return document.getElementById('op2').open") is True
+    assert browser.execute_script("return document.activeElement.tagName") == "SUMMARY"
+    _keys(browser, Keys.ENTER)
+    assert browser.execute_script("return document.getElementById('op2').open") is False
+
+
+EMPTY = {
+    "nothing": ({"records": 0}, "This dump holds no overflow record"),
+    "reason": ({"records": 0, "reason": "not_reproduced_eagerly", "mode": "inf_nan"}, "No operator is named"),
+    "no_curve": ({"loss_scale": None}, "FusedMulAdd"),
+    "no_drops": ({"loss_scale": LossScale()}, "FusedMulAdd"),
+    "not_opened": ({"operators": (Operator(core="AI Core", status=32),), "first_index": 0}, "Whether this operator made"),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", EMPTY)
+def test_what_is_missing_leaves_no_gap(browser: Any, tmp_path: Path, name: str, size: str) -> None:
+    """No finding, no loss scale, an operator of which nothing is known: the page opens and says so."""
+    changes, said = EMPTY[name]
+    report = Report(path="dump", version="0.1.0")
+    if "loss_scale" in changes:
+        report = analyze(str(html_trees.culprit_tree(tmp_path / "dump")))
+    page = tmp_path / "report.html"
+    dataclasses.replace(report, **changes).to_html(str(page), "en")
+    _open(browser, page, size)
+    assert browser.get_log("browser") == []
+    text = browser.execute_script("return document.body.innerText")
+    assert said in text
+    assert not any(word in text for word in ("None", "undefined", "NaN %"))
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= SIZES[size][0]
+    # a heading without anything below it is a gap
+    assert browser.execute_script("return Array.from(document.querySelectorAll('section')).filter(part => part.children.length < 2).length") == 0
+    assert browser.execute_script("return document.querySelectorAll('svg.curve').length") == 0
+    browser.find_element("id", "language").click()
+    assert browser.get_log("browser") == []
 
 
 def test_hostile_names_do_nothing(browser: Any, pages: Dict[str, Path]) -> None:

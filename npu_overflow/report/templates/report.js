@@ -56,11 +56,18 @@
     var card = byId("op" + row.getAttribute("data-c"));
     var target = card || (row.className === "first" ? byId("finding") : null);
     if (!target) { return; }
-    row.setAttribute("data-open", "");
-    row.addEventListener("click", function () {
-      if (window.getSelection().toString()) { return; }
+    function open() {
       if (card) { card.open = true; }
       target.scrollIntoView();
+    }
+    row.setAttribute("data-open", "");
+    row.tabIndex = 0;
+    row.addEventListener("click", function () { if (!window.getSelection().toString()) { open(); } });
+    row.addEventListener("keydown", function (event) {
+      if (event.key !== "Enter") { return; }
+      event.preventDefault();  // else the same key would close what it opened
+      open();
+      if (card) { card.querySelector("summary").focus(); }
     });
   });
 

@@ -47,12 +47,13 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "run.missing": ("There is no script {path}.", "脚本 {path} 不存在。"),
     "run.missing.hint": ("Options stand before the script, its own arguments behind it.", "选项写在脚本之前，脚本自身的参数写在其后。"),
     "run.restarting": (
-        "the script is started once more, with the dump on from its first step (overflow was frequent at step {step}).",
-        "现在重新启动脚本，从第一步起开启 dump（第 {step} 步时溢出已频繁）。",
+        "the script is started once more, with the dump on from its first step (overflow was frequent at step {step}). It begins anew: weights are kept "
+        "for it in fit only.",
+        "现在重新启动脚本，从第一步起开启 dump（第 {step} 步时溢出已频繁）。训练从头开始：仅 fit 训练会保留权重。",
     ),
     "run.restarting.weights": (
-        "the script is started once more, with the dump on from its first step and from the weights saved at step {step}.",
-        "现在重新启动脚本，从第一步起开启 dump，并从第 {step} 步保存的权重开始。",
+        "the script is started once more, with the dump on from its first step and from the weights saved at step {step}. Its data begins anew.",
+        "现在重新启动脚本，从第一步起开启 dump，并从第 {step} 步保存的权重开始。数据从头读取。",
     ),
     "watch.restart_alone": (
         "on_overflow='restart' needs a supervisor: start the script with npu-overflow run --restart. Here only a request is recorded.",
@@ -71,7 +72,24 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "the training does not run on the main thread, so the script can't be ended for a restart; start it again with npu-overflow run.",
         "训练不在主线程中运行，无法结束脚本以便重启；请用 npu-overflow run 重新启动。",
     ),
-    "watch.restored": ("weights of the run before were restored: {path}", "已恢复上次运行的权重：{path}"),
+    "watch.restart_notebook": (
+        "in a notebook nothing is restarted or ended: restart the kernel, call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and run "
+        "the cells again.",
+        "在 notebook 中不会重启或结束任何内容：请重启内核，在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)，然后重新运行各单元格。",
+    ),
+    "watch.restored": (
+        "weights, optimizer state and loss scale of the run before were restored: {path}",
+        "已恢复上次运行的权重、优化器状态和 loss scale：{path}",
+    ),
+    "watch.restored.weights": (
+        "weights of the run before were restored: {path}; optimizer state and loss scale were not ({reason}) and start anew.",
+        "已恢复上次运行的权重：{path}；未恢复优化器状态和 loss scale（{reason}），它们从头开始。",
+    ),
+    "watch.not_restored.loop": (
+        "nothing of the run before was restored: that takes fit with the watch among its callbacks, or npu-overflow run; a loop of your own starts from its own "
+        "beginning.",
+        "未恢复上次运行的任何内容：仅支持 callbacks 中带有监视器的 fit，或由 npu-overflow run 启动的 fit；自定义循环从头开始。",
+    ),
     "watch.not_restored": (
         "the weights of the run before were not restored ({reason}); the training starts from its own beginning.",
         "未恢复上次运行的权重（{reason}）；训练从头开始。",

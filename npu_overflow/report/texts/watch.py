@@ -5,13 +5,17 @@ from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
     "watch.collector.host": (
-        "watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps.",
-        "正在监视 loss scale；反复溢出后，将由主机采集器（CPU 或 GPU 上的 TensorFlow）重放溢出的训练步。",
+        "watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps{why}.",
+        "正在监视 loss scale；反复溢出后，将由主机采集器（CPU 或 GPU 上的 TensorFlow）重放溢出的训练步{why}。",
     ),
     "watch.collector.ascend": (
-        "watching the loss scale; overflow dumps of the Ascend device are analyzed after repeated overflows.",
-        "正在监视 loss scale；反复溢出后将分析昇腾设备的溢出 dump 数据。",
+        "watching the loss scale; overflow dumps of the Ascend device are analyzed after repeated overflows{why}.",
+        "正在监视 loss scale；反复溢出后将分析昇腾设备的溢出 dump 数据{why}。",
     ),
+    "watch.why.given": (" (collector={collector!r})", "（collector={collector!r}）"),
+    "watch.why.loaded": (" (npu_device is loaded)", "（已加载 npu_device）"),
+    "watch.why.unloaded": (" (npu_device is not loaded)", "（未加载 npu_device）"),
+    "watch.why.unopened": (" (npu_device is loaded, but no device is open)", "（已加载 npu_device，但没有打开设备）"),
     "watch.trigger": (
         "step {step}: {count} steps overflowed, the loss scale fell from {before} to {after}, overflow is frequent: collecting the operators of "
         "overflowing steps.",
@@ -23,6 +27,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集溢出步的算子。",
     ),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
+    "watch.late": (
+        "the report is not ready after {seconds} s and is given up; to make it: npu-overflow analyze {folder}",
+        "等待 {seconds} 秒后报告仍未完成，不再等待；可自行生成：npu-overflow analyze {folder}",
+    ),
     "watch.same_culprit": (
         "step {step}: the same operator overflows first again: {name}",
         "第 {step} 步：首个溢出的仍是同一算子：{name}",
@@ -30,6 +38,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "watch.rate": (
         "{overflowing} of {steps} steps overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
+    ),
+    "watch.rate.warmup": (
+        "all of them within the warm-up, where a loss scale that begins too high may settle, so nothing was collected. "
+        "To find the operator nevertheless: warmup=0, or at_steps=[{step}] for a step that overflowed.",
+        "这些溢出都发生在预热期内（允许过高的初始 loss scale 回落），因此未采集。如仍需定位算子：设 warmup=0，或用 at_steps=[{step}] 指定一个溢出的训练步。",
     ),
     "watch.no_optimizer": (
         "no loss-scale optimizer was found, so nothing could be watched. Give it: overflow_dump(optimizer=…), or tell each step: watch.step(loss_scale=…). "
@@ -127,6 +140,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "ascend.not_default": (
         "the Ascend device is open but not the default, so nothing runs on it: call npu_device.open().as_default().",
         "昇腾设备已打开，但不是默认设备，没有任何计算在其上运行：请调用 npu_device.open().as_default()。",
+    ),
+    "ascend.before_trigger": (
+        "the training ended before overflow was frequent; the dumps of {count} overflowing steps were there.",
+        "训练在溢出变得频繁之前结束；当时已有 {count} 个溢出步的 dump。",
     ),
     "ascend.unfinished": (
         "dumps of {count} steps were still being written when they were analyzed.",
