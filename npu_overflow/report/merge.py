@@ -102,13 +102,12 @@ def _file(report: Report, name: Optional[str], root: str) -> Optional[str]:
 
 
 def _problems(reports: Sequence[Report], root: str) -> Tuple[Problem, ...]:
-    found: List[Problem] = []
+    found: Dict[Any, Problem] = {}
     for report in reports:
         for problem in report.problems:
             moved = replace(problem, file=_file(report, problem.file, root) or problem.file)
-            if moved not in found:
-                found.append(moved)
-    return tuple(found)
+            found.setdefault((moved.file, moved.reason, moved.code, repr(moved.values)), moved)
+    return tuple(found.values())
 
 
 def _remark(code: str, **values: Any) -> Remark:
@@ -143,19 +142,18 @@ def _listed(ranks: Sequence[int]) -> str:
 
 
 def _own_remarks(reports: Sequence[Report]) -> Tuple[Remark, ...]:
-    found: List[Remark] = []
+    found: Dict[Any, Remark] = {}
     for report in reports:
-        found += [remark for remark in report.remarks if remark not in found]
-    return tuple(found)
+        for remark in report.remarks:
+            found.setdefault((remark.text, remark.code, repr(remark.values)), remark)
+    return tuple(found.values())
 
 
 def _loss_scale(reports: Sequence[Report]) -> Optional[LossScale]:
     known = [report.loss_scale for report in reports if report.loss_scale is not None]
     if not known:
         return None
-    names: List[str] = []
-    for item in known:
-        names += [name for name in item.optimizers if name not in names]
+    names = dict.fromkeys(name for item in known for name in item.optimizers)
     return LossScale(
         drops=max((item.drops for item in known), key=len),
         rate=max((item.rate for item in known if item.rate is not None), default=None),
