@@ -11,7 +11,8 @@ TARGETS = ("records", "dumps", "names", "manifests", "reports")
 
 def main() -> int:
     """Run what was asked for; exit status 1 where a fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzzers; both print executions, what they covered, and faults with the input that shows them.")
+    about = "Fuzzers; both print executions, what they covered, and faults with the input that shows them."
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=about)
     chosen = parser.add_subparsers(dest="command")
     default = os.path.join(tempfile.gettempdir(), "npu_overflow_fuzz")
     guided = chosen.add_parser("guided", help="coverage-guided (needs atheris: pip install .[fuzz])")

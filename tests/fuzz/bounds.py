@@ -18,6 +18,14 @@ MOST_SECONDS = 20.0
 MOST_MEMORY = 384 << 20
 
 
+#: what changes files -> which of its arguments are their paths; and what no reading of a file should ever do
+_PATHS: Dict[str, Tuple[int, ...]] = {
+    **{name: (0,) for name in ("os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod")},
+    **{"os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,)},
+}
+_FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen")
+
+
 class Broken(AssertionError):
     """A promise that an input broke."""
 
@@ -60,11 +68,6 @@ def bounded() -> Iterator[None]:
 class Writes:
     """Notes files that are made, changed or removed outside the folders that may be written to (Python 3.8 and later; else it notes nothing)."""
 
-    _EVENTS: Dict[str, Tuple[int, ...]] = {
-        "os.rename": (0, 1), "os.remove": (0,), "os.mkdir": (0,), "os.rmdir": (0,), "os.truncate": (0,), "os.chmod": (0,), "os.link": (1,), "os.symlink": (1,),
-    }
-    _FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "ctypes.dlopen")
-
     def __init__(self) -> None:
         self.active = False
         self.allowed: Tuple[str, ...] = ()
@@ -82,10 +85,10 @@ class Writes:
             )
             if writes:
                 self._note(event, path)
-        elif event in self._EVENTS:
-            for place in self._EVENTS[event]:
+        elif event in _PATHS:
+            for place in _PATHS[event]:
                 self._note(event, given[place])
-        elif event in self._FORBIDDEN or event.startswith("pickle."):
+        elif event in _FORBIDDEN or event.startswith("pickle."):
             self.seen.append(event)
 
     def _note(self, event: str, path: Any) -> None:

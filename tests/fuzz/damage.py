@@ -155,15 +155,22 @@ def _renamed(path: str, rng: random.Random) -> str:
     elif chosen == 2:
         parts[rng.randrange(min(2, len(parts)))] += rng.choice(structure.TEXTS).replace("/", "_").replace("\0", "_")[:80]
     elif chosen == 3:
-        return os.path.join(folder, rng.choice(("108172736190", "0", "9" * 20, "session-0.json", "session-1.json", "report.json", "mapping.csv", "x.npy", ".%s.part" % name, name + ".csv")))
+        others = ("108172736190", "0", "9" * 20, "session-0.json", "session-1.json", "report.json", "mapping.csv", "x.npy", ".%s.part" % name, name + ".csv")
+        return os.path.join(folder, rng.choice(others))
     else:
         parts[rng.randrange(len(parts))] += rng.choice((".1", ".0.0.0.0", ".csv", ".", "..1", ".x"))
     return os.path.join(folder, ".".join(parts) or "x")
 
 
+_LEVELS = (
+    *(["x"], ["7"], ["20240517093011", "1", "graph", "2", "3"], ["99999999999999"]),
+    *(["2" * 40], ["0"] * 50, ["20240517093010", "1", "1", "1", str(2**64)]),
+)
+
+
 def moved(tree: str, path: str, rng: random.Random) -> None:
     """A folder of its own, above, below or far down."""
-    levels = rng.choice((["x"], ["7"], ["20240517093011", "1", "graph", "2", "3"], ["99999999999999"], ["2" * 40], ["0"] * 50, ["20240517093010", "1", "1", "1", str(2**64)]))
+    levels = rng.choice(_LEVELS)
     folder = os.path.join(tree if rng.random() < 0.5 else os.path.dirname(path), *levels)
     os.makedirs(folder, exist_ok=True)
     os.rename(path, os.path.join(folder, os.path.basename(path)))
@@ -184,7 +191,8 @@ def folder_renamed(tree: str, path: str, rng: random.Random) -> None:
 def linked(tree: str, path: str, rng: random.Random) -> None:
     """In a file's place a link: outside, to itself, to nothing, inside, to a device."""
     outside = os.path.join(os.path.dirname(tree), SECRET)
-    target = rng.choice((os.path.join(outside, SECRET), path, "nothing", rng.choice(files_of(tree)), "/dev/zero", "/proc/self/mem", os.path.dirname(path), outside))
+    other = rng.choice(files_of(tree))
+    target = rng.choice((os.path.join(outside, SECRET), path, "nothing", other, "/dev/zero", "/proc/self/mem", os.path.dirname(path), outside))
     os.unlink(path)
     os.symlink(target, path)
 

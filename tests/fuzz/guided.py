@@ -66,7 +66,8 @@ def fuzz(name: str, seconds: int, output: str) -> Dict[str, Any]:
         if left < 1 or len(result["ended"]) > 20:
             break
         kept = os.path.join(output, "faults", name) + os.sep
-        arguments = ["-max_total_time=%d" % left, "-timeout=%d" % _SECONDS, "-rss_limit_mb=%d" % _MEGABYTES, "-max_len=%d" % _BYTES, "-len_control=0", "-artifact_prefix=" + kept]
+        arguments = ["-max_total_time=%d" % left, "-timeout=%d" % _SECONDS, "-rss_limit_mb=%d" % _MEGABYTES]
+        arguments += ["-max_len=%d" % _BYTES, "-len_control=0", "-artifact_prefix=" + kept]
         command = [sys.executable, "-c", "from tests.fuzz import guided; guided.child(%r, %r, %r)" % (name, output, arguments)]
         ran = subprocess.run(command, cwd=FOLDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         said = ran.stdout.decode("utf-8", "replace")
@@ -112,7 +113,8 @@ def run(names: List[str], seconds: int, output: str) -> int:
     ended = ["%s: %s" % (row["target"], text) for row in rows for text in row["ended"]]
     for line in faults + ended:
         sys.stdout.write("  %s\n" % line)
-    sys.stdout.write("total: %d executions, %d s, %d kinds of faults\n" % (sum(row["executions"] for row in rows), sum(row["seconds"] for row in rows), len(faults)))
+    executions, took = (sum(row[name] for row in rows) for name in ("executions", "seconds"))
+    sys.stdout.write("total: %d executions, %d s, %d kinds of faults\n" % (executions, took, len(faults)))
     return 1 if faults or ended else 0
 
 

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.cli import _shell, main
-from npu_overflow.errors import NpuOverflowError, PathError, UsageError
+from npu_overflow.errors import PathError, UsageError
 from npu_overflow.report.model import Report
 
 from . import damage, readers, samples, structure
@@ -64,7 +64,9 @@ class Case:
     def _analyze(self) -> None:
         rng = self.rng
         options: Dict[str, Any] = {
-            "run": rng.choice((None, None, "all", samples.RUN, "..")), "limit": rng.choice((None, None, 0, 1, 3)), "mode": rng.choice((None, "saturation", "inf_nan")),
+            "run": rng.choice((None, None, "all", samples.RUN, "..")),
+            "limit": rng.choice((None, None, 0, 1, 3)),
+            "mode": rng.choice((None, "saturation", "inf_nan")),
         }
         path = self.tree if rng.random() < 0.8 else rng.choice(damage.files_of(self.tree) or [self.tree])
         try:

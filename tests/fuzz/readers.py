@@ -55,7 +55,8 @@ def check_json(report: Report, by_schema: bool = True) -> str:
 
 def check_screen(text: str, what: str) -> None:
     """Nothing steers a terminal."""
-    require(all(char == "\n" or char.isprintable() for char in text), what + " has no control characters", next((c for c in text if c != "\n" and not c.isprintable()), ""))
+    hidden = [char for char in text if char != "\n" and not char.isprintable()]
+    require(not hidden, what + " has no control characters", *hidden[:3])
 
 
 def check_terminal(report: Report) -> None:
@@ -70,9 +71,9 @@ class _Page(HTMLParser):
     """What a page holds that could act."""
 
     _NAMES = frozenset(
-        "html head meta title style body header main footer section article nav div span p h1 h2 h3 h4 ul ol li dl dt dd table thead tbody tr th td caption code pre a b i em strong "
-        "small button details summary script svg g path rect line polyline polygon circle text tspan defs clipPath clippath abbr colgroup col time wbr br hr figure figcaption label "
-        "input select option use symbol desc kbd var s sub sup mark link noscript".split()
+        "html head meta link title style body header main footer section article nav div span p h1 h2 h3 h4 ul ol li dl dt dd table thead tbody tr th td "
+        "caption code pre a b i em strong small button details summary script noscript svg g path rect line polyline polygon circle text tspan defs "
+        "label input select option br hr figure figcaption sub sup".split()
     )
 
     def __init__(self) -> None:
@@ -84,7 +85,9 @@ class _Page(HTMLParser):
         self.scripts += tag == "script"
         if tag not in self._NAMES:
             self.strange.append(tag)
-        self.strange += ["%s=%s" % pair for pair in attrs if pair[0].startswith("on") or (pair[0] in ("href", "src") and not (pair[1] or "").startswith(("#", "data:")))]
+        for name, value in attrs:
+            if name.startswith("on") or (name in ("href", "src") and not (value or "").startswith(("#", "data:"))):
+                self.strange.append("%s=%s" % (name, value))
 
 
 def check_html(report: Report) -> None:

@@ -19,6 +19,8 @@ RUN = "20240517093010"
 TIME = 1715938212000000
 INF = np.array([[1.0, np.inf], [0.5, 4.0]], np.float16)
 CLEAN = np.array([[1.0, -2.0], [0.5, 4.0]], np.float16)
+#: statistics of a tensor that the host collector cut
+CUT = {"min": 0.5, "max": "inf", "mean": 2, "nan": 0, "pos_inf": 1, "neg_inf": 0, "first_overflow": {"index": [0, 1], "value": "inf"}}
 
 #: options of ``npu-overflow show`` that are tried on every kind of file
 SHOWN = ([], ["--save", "npy"], ["--save", "txt"], ["--tensor", "output.0"], ["--tensor", "output.0", "--index", "0,:"], ["--mode", "saturation"])
@@ -33,7 +35,8 @@ def manifest(**more: Any) -> Manifest:
     """A manifest in which nothing is missing."""
     facts: Dict[str, Any] = {
         "run_id": "job 1", "rank": 0, "world_size": 2, "device": 0, "hostname": "host", "pid": 7, "started": 1715938212.5, "versions": {"python": "3.7.5"},
-        "mode": "inf_nan", "collector": "host", "options": {"patience": 3, "dump_path": "x"}, "argv": ["train.py", "--lr", "1"], "environment": {"RANK_ID": "0"},
+        "mode": "inf_nan", "collector": "host", "options": {"patience": 3, "dump_path": "x"}, "argv": ["train.py", "--lr", "1"],
+        "environment": {"RANK_ID": "0"},
         "state": "reported", "state_history": [(1, "watching"), (4, "collecting")], "optimizers": [{"name": "Adam", "family": "keras", "dynamic": True}],
         "drops": [(3, 65536.0, 32768.0), (4, 32768.0, 16384.0)], "rate": 0.25, "trigger": {"step": 4, "optimizer": "Adam", "reason": "patience"},
         "kept_steps": [4], "kept_folders": ["0/graph/1/4"], "train_steps": {4: 104}, "remarks": [("remark.unfinished", {"step": "3"})],
@@ -53,8 +56,7 @@ def host_tree(root: str) -> str:
                 "host": 1, "core": "CPU", "op_type": kind, "op_name": name, "phase": "forward", "location": "train.py:%d" % number, "location_kind": "call",
                 "forward_op": None, "origin": "variable" if number else "operator", "role": "inherited" if number else "culprit", "train_step": 100 + step,
                 "origin_detail": {"name": "w:0", "element": [0, 1], "value": "inf"} if number else None, "cured_by_scale": True,
-                "tensors": {"output.0": {"min": 0.5, "max": "inf", "mean": 2, "nan": 0, "pos_inf": 1, "neg_inf": 0, "first_overflow": {"index": [0, 1], "value": "inf"}}}
-                if number and kept else {},
+                "tensors": {"output.0": CUT} if number and kept else {},
             }
             stamp = TIME + step * 1000000 + number
             write_dump(os.path.join(folder, dump_name(kind, name, number, 0, stamp)), name, [TensorSpec(INF if number else CLEAN)], [TensorSpec(INF)], host)

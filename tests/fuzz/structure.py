@@ -10,14 +10,18 @@ from npu_overflow.dump import schema
 from npu_overflow.dump.record import CONTENT_BYTES, MAGIC
 
 #: numbers where things turn over
-NUMBERS = (0, 1, -1, 2, 3, 7, 15, 16, 31, 32, 40, 64, 127, 128, 255, 256, 4095, 65504, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+NUMBERS = (
+    *(0, 1, -1, 2, 3, 7, 15, 16, 31, 32, 40, 64, 127, 128, 255, 256, 4095, 65504, 65535, 65536),
+    *(2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1),
+)
 FLOATS = (0.0, -0.0, 0.5, 1e308, -1e308, 5e-324, 1e22, 65504.0, float("inf"), float("-inf"), float("nan"))
 #: texts that mean something to somebody: a terminal, a browser, a shell, a path, a format string, the report's own JSON
 TEXTS = (
-    "", " ", ".", "..", "../../../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "C:\\x", "~", "-rf", "--help", "\0", "a\0b", "\n", "a\nb", "\r\n", "\t", "\x1b[31mred\x1b[0m",
-    "\x1b]0;title\x07", "\x9b31m", "[red]x[/red]", "[/]", "[link=http://example.com]x[/link]", "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;", "'\"`",
-    "{}", "{0}", "{x}", "{x.__class__}", "{x!r:>1000000}", "%s", "%n", "%(a)s", "$(id)", "`id`", "inf", "-inf", "nan", "\\inf", "null", "true", "1e999", "\u202eevil", "\u200b", "\u2028",
-    "\ufeff", "\ud800", "\udcff", "\U0001f600", "\U0010ffff", "e\u0301", "名字", "_code", "code", "language", "self", "a" * 300, "长" * 100, "x" * 5000, "a.b.1.2.3", "GatherV2",
+    *("", " ", ".", "..", "../../../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "C:\\x", "~", "-rf", "--help", "\0", "a\0b", "\n", "a\nb", "\r\n", "\t"),
+    *("\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x9b31m", "[red]x[/red]", "[/]", "[link=http://example.com]x[/link]"),
+    *("<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "&lt;", "'\"`", "{}", "{0}", "{x}", "{x.__class__}", "{x!r:>1000000}", "%s", "%n", "%(a)s"),
+    *("$(id)", "`id`", "inf", "-inf", "nan", "\\inf", "null", "true", "1e999", "\u202eevil", "\u200b", "\u2028", "\ufeff", "\ud800", "\udcff"),
+    *("\U0001f600", "\U0010ffff", "e\u0301", "名字", "_code", "code", "language", "self", "a" * 300, "长" * 100, "x" * 5000, "a.b.1.2.3", "GatherV2"),
 )
 VALUES: Tuple[Any, ...] = (None, True, False, [], {}, [[]], [None], {"": None}, {"a": {"a": {"a": []}}}) + NUMBERS + FLOATS + TEXTS
 

@@ -13,7 +13,6 @@ from npu_overflow.dump.layout import find, name_of
 from npu_overflow.dump.names import parse_name, sort_names, time_of_record
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import make_record, parse_record, read_record
-from npu_overflow.errors import DumpFormatError
 from npu_overflow.manifest import read_manifests
 from npu_overflow.report.model import Report
 
@@ -72,10 +71,7 @@ class Records(Target):
         return sorted({b"\1" + data for data in small} | {b"\0" + data[-2048:] for data in small})
 
     def check(self, data: bytes) -> None:
-        if data[:1] == b"\1":
-            record = read_record(self.file(self._NAME, data[1:]))
-        else:
-            record = parse_record(data[1:])
+        record = read_record(self.file(self._NAME, data[1:])) if data[:1] == b"\1" else parse_record(data[1:])
         for part in record.parts:
             require(part.status_bits is not None and len(part.status_codes) == len(part.status_meanings), "a status has meanings")
             require(record.layout == "old" or part.core.startswith("type ") or part.status != 0, "a part reports something")
@@ -114,7 +110,8 @@ class Dumps(Target):
                 found = facts.summary.first_overflow
                 if found is not None and tensor.statistics is None:
                     shape = tensor.valid().shape
-                    require(len(found["index"]) == len(shape) and all(0 <= at < size for at, size in zip(found["index"], shape)), "an index lies in its shape", found, shape)
+                    inside = len(found["index"]) == len(shape) and all(0 <= at < size for at, size in zip(found["index"], shape))
+                    require(inside, "an index lies in its shape", found, shape)
             if tensor.statistics is None:
                 require(0 <= tensor.bytes <= max(len(data), 1), "a tensor has no more bytes than its file", tensor.bytes)
                 require(sum(piece.size for piece in tensor.chunks()) == tensor.count * tensor.parts, "pieces are the whole")
