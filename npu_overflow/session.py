@@ -121,7 +121,7 @@ class Session(Reporting, Restarting, Pausing):
         self._requested: Set[str] = set()
         self._beside: Optional[Tuple[threading.Thread, List[Any]]] = None
         self._waiting = None
-        self._listened = 0.0
+        self._listen_again = 0.0
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
         self._last_culprit = self.script.culprit
