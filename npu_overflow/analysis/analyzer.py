@@ -30,7 +30,7 @@ MODES = ("saturation", "inf_nan")
 #: up to here all records are read, whatever is asked for: it takes no time
 _FEW_RECORDS = 2000
 
-#: tensors of open dumps that are held in memory, about 1 kB each
+#: tensors of open dumps, and what the host collector wrote of them, that are held in memory: about 1 kB each
 _MOST_HELD = 50_000
 
 
@@ -188,9 +188,11 @@ class _Analysis:
                 if not opened.looked:
                     opening.look(opened)
                 if opened.dump is not None:
-                    held += len(opened.dump.inputs) + len(opened.dump.outputs) + len(opened.dump.others)
+                    held += sum(map(len, (opened.dump.inputs, opened.dump.outputs, opened.dump.others, opened.dump.host or ())))
+                    held += len(opened.host.tensors) if opened.host is not None else 0
                     if held > _MOST_HELD:  # opened once more when its turn comes
-                        opened.dump, opened.looked = None, False
+                        opening.let_go(opened)
+                        opened.looked = False
             cores = [opened.host.core for opened in members if opened.host is not None]
             for opened in members:
                 if opened.host is None:

@@ -1,7 +1,7 @@
 """An entry's operator: which file is its dump, what it is called, what stands in its tensors."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -14,7 +14,7 @@ from npu_overflow.dump.reader import OperatorDump, open_operator
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
 
-__all__ = ["Opened", "candidates_of", "count_tensors", "look"]
+__all__ = ["Opened", "candidates_of", "count_tensors", "let_go", "look"]
 
 
 @dataclass
@@ -119,9 +119,16 @@ def count_tensors(opened: Opened, mode: Optional[str], workers: Workers) -> Call
 
     def finish() -> None:
         opened.inputs, opened.outputs = (tuple(_facts(tensor, count, opened) for tensor, count in side) for side in begun)
-        opened.dump = None
+        let_go(opened)
 
     return finish
+
+
+def let_go(opened: Opened) -> None:
+    """Keep nothing in memory that grows with the header of the dump."""
+    opened.dump = None
+    if opened.host is not None and opened.host.tensors:
+        opened.host = replace(opened.host, tensors={})
 
 
 def _begin(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], workers: Workers) -> Tuple[Tensor, Callable[[], Facts]]:
