@@ -134,7 +134,7 @@ def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "replace", full)
     manifest.state = "reported"
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="the disk is full"):
         manifest.write(str(tmp_path))
     assert os.listdir(str(tmp_path)) == ["session-3.json"]
     assert read_manifests(str(tmp_path))[0].state == "collecting"
