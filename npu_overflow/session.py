@@ -28,7 +28,7 @@ from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
 from npu_overflow.session_pause import Pausing, Script
-from npu_overflow.session_report import LISTEN_SECONDS, LISTEN_SHORTLY, Reporting
+from npu_overflow.session_report import Reporting
 from npu_overflow.session_restart import Restarting
 
 __all__ = ["Session", "active"]
@@ -258,8 +258,7 @@ class Session(Reporting, Restarting, Pausing):
             self._take(JOIN_SECONDS, short=failed, last=True)
             if self.state == "collecting" or (failed and self._rescued()):
                 self._report(short=failed)
-            self._listen(LISTEN_SHORTLY if failed else LISTEN_SECONDS)
-            self._hear_the_last()
+            self._listen_for_the_last_time(failed)
             if self.state != "off" and not failed:
                 self._closing_line()
         finally:

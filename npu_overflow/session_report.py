@@ -221,6 +221,11 @@ class Reporting:
             self._waiting = shown
             self._settled(shown)
 
+    def _listen_for_the_last_time(self, failed: bool) -> None:
+        """The training ends: others get the time that is left to say their word."""
+        self._listen(LISTEN_SHORTLY if failed else LISTEN_SECONDS)
+        self._hear_the_last()
+
     def _hear_the_last(self) -> None:
         """What still waits for other ranks waits no longer."""
         if self._waiting is not None:

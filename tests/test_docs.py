@@ -130,8 +130,34 @@ def test_troubleshooting_quotes_messages_that_are_printed(language: str, page: s
     assert [message for message in quoted if not any(pattern.match(message) for pattern in patterns)] == []
 
 
+@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the list of what is no message is not here")
+@pytest.mark.parametrize("language,page", [("en", "docs/troubleshooting.md"), ("zh", "docs/zh/troubleshooting.md")])
+def test_every_message_stands_in_troubleshooting(language: str, page: str, monkeypatch: pytest.MonkeyPatch, package_folder: Path) -> None:
+    """Word by word, or as a quotation with values. What is no message is listed, with the reason, in .ci/messages_page.py; the list must not be stale."""
+    monkeypatch.syspath_prepend(str(ROOT / ".ci"))
+    import messages_page
+    import test_texts
+
+    from npu_overflow.report import texts
+
+    text = (ROOT / page).read_text(encoding="utf-8").replace("\\|", "|")
+    quoted = re.findall(r"^> (.+)$", text, re.MULTILINE)
+    messages = messages_page.messages()
+    number = texts.LANGUAGES.index(language)
+    missing = [
+        code for code, pair in messages.items()
+        if "`%s`" % messages_page.shown(pair[number]).replace("`", "'") not in text and not any(texts._pattern(pair[number]).match(line) for line in quoted)
+    ]  # fmt: skip
+    assert missing == [], "run python .ci/messages_page.py"
+    known = texts._all()
+    assert [start for start in messages_page.OTHER if not any(code.startswith(start) for code in known)] == []
+    assert [code for code in messages_page.CLI if code not in known] == []
+    raised = {use.code for use in test_texts._uses(package_folder) if use.function in errors.__all__}
+    assert len(raised) > 40 and raised - set(messages) == set()
+
+
 @pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the scripts that make the pages are not here")
-@pytest.mark.parametrize("script", ["rules_page.py", "api_page.py"])
+@pytest.mark.parametrize("script", ["rules_page.py", "api_page.py", "messages_page.py"])
 def test_pages_that_are_made_are_up_to_date(script: str) -> None:
     done = subprocess.run([sys.executable, str(ROOT / ".ci" / script), "--check"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout

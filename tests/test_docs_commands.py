@@ -26,6 +26,7 @@ NOT_RUN = {
     "bash .ci/run": "is what runs these tests",
     "python .ci/rules_page.py": "writes into the source; test_docs.py runs it with --check",
     "python .ci/api_page.py": "writes into the source; test_docs.py runs it with --check",
+    "python .ci/messages_page.py": "writes into the source; test_docs.py runs it with --check",
     "python .ci/pictures.py": "writes into the source and needs a browser; test_docs.py compares the terminal's picture",
 }
 

@@ -336,3 +336,80 @@ def test_an_open_that_somebody_replaced_since_stays(npu_device: Any, tmp_path: P
 def test_nothing_is_imported_to_look() -> None:
     assert not is_device_open()
     assert (open_device(), configured_dump_path()) == (None, None)
+
+
+# --- what is said, word for word
+
+TOO_LATE = (
+    "The device is open already; it reads its options once, when it opens, so the dump can't be switched on any more. "
+    "Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew."
+)
+LITTLE_ROOM = "only 0.1 GB are free for the dump in {path}; the dump of one step can have gigabytes."
+EXCEPTION_DUMP = "enable_exception_dump is 1: on networks with dynamic shapes this disables the overflow dump. Leave it at its default, 2."
+
+
+def _open(npu_device: Any, monkeypatch: Any) -> None:
+    npu_device.open()
+
+
+def _little_room(npu_device: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**10, 10**10 - 10**8, 10**8))  # type: ignore[attr-defined]
+
+
+def _exception_dump(npu_device: Any, monkeypatch: Any) -> None:
+    npu_device.global_options().enable_exception_dump = "1"
+
+
+@pytest.mark.parametrize(("prepare", "message"), [(_open, TOO_LATE), (_little_room, LITTLE_ROOM), (_exception_dump, EXCEPTION_DUMP)])
+def test_warnings_word_for_word(npu_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, message: str) -> None:
+    prepare(npu_device, monkeypatch)
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        npu_device_dump_config(npu_device, dump_path="dump")
+    said = [(item.category, str(item.message)) for item in given]
+    assert said == [(RuntimeWarning, message.format(path=tmp_path / "dump"))]
+    assert given[0].filename == __file__  # the line that called it
+
+
+OTHER_DUMP = (
+    "The option dump_config.%s is on; the device refuses the dump of all operators and the overflow dump together. Switch it off before npu_device.open()."
+)
+UNWRITABLE = "{path} can't be written: {reason}. Give another dump_path; it must be readable and writable, on a disk with room."
+
+
+def _no_overflow_dump(npu_device: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(npu_device, "global_options", lambda: type("Options", (), {"dump_config": object()})())
+
+
+def _enable(name: str) -> Any:
+    return lambda npu_device, monkeypatch: setattr(npu_device.global_options().dump_config, name, True)
+
+
+def _nothing(npu_device: Any, monkeypatch: Any) -> None:
+    pass
+
+
+def _a_file(npu_device: Any, monkeypatch: Any) -> None:
+    Path("dump").write_text("")
+
+
+ERRORS: List[Any] = [
+    (_nothing, "all", UsageError, "Unknown action 'all'; accepted: overflow, dump, fusion_off, fusion_switch, several joined with '|'."),
+    (_nothing, "overflow|dump", UsageError, "'overflow' and 'dump' exclude each other. Choose one of them."),
+    (_nothing, "fusion_off|fusion_switch", UsageError, "'fusion_off' and 'fusion_switch' exclude each other. Choose one of them."),
+    (_no_overflow_dump, "overflow", CannotCollect,
+     "This version of npu_device has no overflow dump (no option dump_config.enable_dump_debug). Install a newer one."),
+    (_no_overflow_dump, "fusion_off", CannotCollect, "This version of npu_device has no option fusion_switch_file."),
+    (_enable("enable_dump"), "overflow", CannotCollect, OTHER_DUMP % "enable_dump"),
+    (_enable("enable_dump_debug"), "dump", CannotCollect, OTHER_DUMP % "enable_dump_debug"),
+    (_a_file, "overflow", PathError, UNWRITABLE),
+]
+
+
+@pytest.mark.parametrize(("prepare", "action", "kind", "message"), ERRORS)
+def test_errors_word_for_word(npu_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any, action: str, kind: Any, message: str) -> None:
+    prepare(npu_device, monkeypatch)
+    with pytest.raises(kind) as raised:
+        npu_device_dump_config(npu_device, action, "dump")
+    assert str(raised.value) == message.format(path=tmp_path / "dump", reason=os.strerror(17))
+    assert "�" not in raised.value.message("zh") != raised.value.message("en")

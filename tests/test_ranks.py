@@ -112,6 +112,11 @@ def test_lines_carry_the_rank_where_there_are_several() -> None:
         (Ranks(rank=1, world_size=2), True, [(0, True)], False),
         (Ranks(rank=1, world_size=2), True, [(0, False)], True),
         (Ranks(rank=0, world_size=2), True, [(1, True), (0, True)], True),
+        # a lower one is still looking: wait; a higher one is none to wait for
+        (Ranks(rank=1, world_size=2), True, [(0, None)], None),
+        (Ranks(rank=2, world_size=3), True, [(0, None), (1, True)], False),
+        (Ranks(rank=0, world_size=2), True, [(1, None)], True),
+        (Ranks(rank=1, world_size=2), False, [(0, None)], False),
     ],
 )
 def test_the_lowest_rank_with_a_finding_speaks(ranks: Ranks, finding: bool, others: Any, expected: bool) -> None:

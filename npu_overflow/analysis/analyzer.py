@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.analysis import opening, runfacts
 from npu_overflow.analysis.chain import producers
@@ -15,6 +16,7 @@ from npu_overflow.analysis.selection import Found, Selection, read_records
 from npu_overflow.analysis.sentences import english, fillable
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
+from npu_overflow.analysis.workers import Workers
 from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
 from npu_overflow.errors import PathError, UsageError
 from npu_overflow.manifest import Manifest, read_manifests
@@ -37,6 +39,7 @@ def analyze(
     mode: Optional[str] = None,
     progress: bool = False,
     every_record: bool = False,
+    processes: int = 1,
 ) -> Report:
     """Find the operators that overflowed, the first of them, and why.
 
@@ -46,6 +49,8 @@ def analyze(
         limit: operators that are opened, the first finding and those after it before others; None opens all. Of thousands of
             records only those are read that this takes; ``records`` counts all, and a remark says so.
         mode: "saturation" or "inf_nan", where neither a manifest says it nor the records are right.
+        processes: that may count large tensors at once. More than 1 forks this process, where that is safe: on Linux, without threads or
+            TensorFlow.
         every_record: read all records even where ``limit`` takes few, to know in how many steps an operator overflowed.
         progress: say on standard error how far it is; an interrupt (Ctrl-C) then ends it with what was found so far.
 
@@ -67,6 +72,7 @@ def analyze(
     selected, left_out = (selected, 0) if run is not None else runfacts.collected_only(selected, facts)
     analysis = _Analysis(path, selected, facts, limit, mode, Progress(progress), progress)
     analysis.every_record = every_record
+    analysis.workers = Workers(processes)
     if left_out:
         analysis.remarks.append(("remark.sporadic", {"count": left_out}))
     return analysis.report()
@@ -96,6 +102,7 @@ class _Analysis:
         self.progress = progress
         self.interruptible = interruptible
         self.every_record = False
+        self.workers = Workers()
         self.remarks: List[Tuple[str, Mapping[str, Any]]] = []
         self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
         self.manifests = facts.of_runs({folder.place.run for folder in tree.folders.values() if folder.record_count} or {tree.run})
@@ -198,17 +205,26 @@ class _Analysis:
         """Read the operators that are to be shown."""
         order = _opening_order(len(operators), first)
         chosen = order if self.limit is None else order[: self.limit]
+        begun: Deque[Callable[[], None]] = deque()
+        done = 0
         try:
-            for done, index in enumerate(chosen):
+            for index in chosen:
                 self.progress.step("progress.operators", done, len(chosen))
                 opened = operators[index]
                 if not opened.looked:
                     opening.look(opened)
-                opening.count_tensors(opened, self._mode(opened))
+                begun.append(opening.count_tensors(opened, self._mode(opened), self.workers))
+                while len(begun) > self.workers.ahead:
+                    begun.popleft()()
+                    done += 1
+            while begun:
+                begun.popleft()()
         except KeyboardInterrupt:
             if not self.interruptible:
                 raise
             self.remarks.append(("remark.interrupted", {"done": done, "total": len(chosen)}))
+        finally:
+            self.workers.end()
 
     def _mode(self, opened: Opened) -> Optional[str]:
         """Overflow mode of one entry: the manifest's, the user's, else as the record's layout tells."""

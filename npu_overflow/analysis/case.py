@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from npu_overflow.analysis.kinds import is_low_precision
@@ -36,6 +36,7 @@ class Case:
         host: from a tree of the host collector.
         origin: what held the value first, as in ``Operator``.
         origin_detail: its name, element and value, or None.
+        variables: inputs ("input.0") that were read from a variable, by its name.
     """
 
     op_type: Optional[str]
@@ -53,6 +54,7 @@ class Case:
     host: bool = False
     origin: str = "operator"
     origin_detail: Optional[Mapping[str, Any]] = None
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain_type(self) -> str:

@@ -13,10 +13,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 import numpy as np
 
-__all__ = ["CHUNK", "CodeCounter", "FloatCounter", "IntegerCounter", "Numbers"]
+__all__ = ["CHUNK", "CODES_CHUNK", "CodeCounter", "FloatCounter", "IntegerCounter", "Numbers"]
 
 #: elements handled at once: their 8-byte copies stay in the processor's cache
 CHUNK = 1 << 17
+
+#: bit patterns handled at once: fewer, and making 65536 counts anew each time shows
+CODES_CHUNK = 1 << 19
 
 #: below this many elements sorting is cheaper than a histogram of 65536 counts
 _FEW = 2048
@@ -68,9 +71,10 @@ class CodeCounter:
         self._max = largest
         self._counts = np.zeros(len(table), np.int64)
         self._buffer = np.empty(0, np.intp)
+        self._bad: Any = None
 
     def add(self, codes: Any) -> None:
-        """Count ``codes``: flat unsigned integers, at most ``CHUNK``."""
+        """Count ``codes``: flat unsigned integers, at most ``CODES_CHUNK``."""
         if len(codes) < _FEW and len(self._table) > _FEW:
             seen, counts = np.unique(codes, return_counts=True)
             self._counts[seen] += counts
@@ -80,6 +84,15 @@ class CodeCounter:
         wide = self._buffer[: len(codes)]
         np.copyto(wide, codes)
         self._counts += np.bincount(wide, minlength=len(self._table))
+
+    def overflows(self, saturation: bool) -> int:
+        """Overflow values that were counted so far: Inf, NaN and in saturation mode ±MAX."""
+        if self._bad is None:
+            bad = ~np.isfinite(self._table)
+            if saturation and self._max is not None:
+                bad |= np.abs(self._table) == self._max
+            self._bad = np.flatnonzero(bad)
+        return int(self._counts[self._bad].sum())
 
     def numbers(self) -> Numbers:
         """What was counted so far."""
@@ -212,6 +225,10 @@ class FloatCounter:
         self._special = Numbers(nan=was.nan + nan, pos_inf=was.pos_inf + pos_inf, neg_inf=was.neg_inf + neg_inf)
         return values[finite]
 
+    def overflows(self, saturation: bool) -> int:
+        """Overflow values that were counted so far: Inf, NaN and in saturation mode ±MAX."""
+        return self._special.nan + self._special.pos_inf + self._special.neg_inf + (self._at_max if saturation else 0)
+
     def numbers(self) -> Numbers:
         """What was counted so far."""
         special = self._special
@@ -284,6 +301,10 @@ class IntegerCounter:
             self._total += (int(upper.sum()) << 32) + int(lower.sum())
         else:
             self._total += int(values.sum(dtype=np.int64))
+
+    def overflows(self, saturation: bool) -> int:
+        """Integers don't overflow in this sense."""
+        return 0
 
     def numbers(self) -> Numbers:
         """What was counted so far."""

@@ -60,7 +60,7 @@ def _mask(case: Case, negative: bool) -> Evidence:
         return None
     for facts in case.inputs:
         low, largest = facts.summary.min, facts.numbers.largest
-        if facts.largest is None or low is None:
+        if facts.largest is None or low is None or "input.%d" % facts.summary.index in case.variables:  # a weight can have exploded
             continue
         at_max = -facts.largest == low and facts.summary.nan == 0
         masked = low <= -MASK and facts.summary.nan == facts.summary.pos_inf == 0

@@ -22,6 +22,7 @@ class HostFacts:
         core: "CPU" or "GPU".
         role: "culprit", "origin", "inherited", "absorbed", or None.
         tensors: "output.0" -> statistics of a tensor that was cut.
+        variables: "input.0" -> name of the variable that it was read from.
     """
 
     core: str
@@ -37,11 +38,12 @@ class HostFacts:
     train_step: Optional[int] = None
     cured_by_scale: Optional[bool] = None
     tensors: Mapping[str, Dict[str, Any]] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def host_facts(given: Mapping[str, Any]) -> HostFacts:
     """The facts in ``given``; a value of another kind than expected counts as absent."""
-    tensors = given.get("tensors")
+    tensors, variables = given.get("tensors"), given.get("variables")
     return HostFacts(
         core="GPU" if given.get("core") == "GPU" else "CPU",
         op_type=_text(given.get("op_type")),
@@ -56,6 +58,7 @@ def host_facts(given: Mapping[str, Any]) -> HostFacts:
         train_step=_whole(given.get("train_step")),
         cured_by_scale=given.get("cured_by_scale") if isinstance(given.get("cured_by_scale"), bool) else None,
         tensors={name: _statistics(item) for name, item in tensors.items() if isinstance(item, dict)} if isinstance(tensors, dict) else {},
+        variables={place: name for place, name in variables.items() if isinstance(name, str)} if isinstance(variables, dict) else {},
     )
 
 

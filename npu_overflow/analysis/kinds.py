@@ -5,7 +5,7 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
-from npu_overflow.analysis.counting import CodeCounter, FloatCounter, IntegerCounter
+from npu_overflow.analysis.counting import CHUNK, CODES_CHUNK, CodeCounter, FloatCounter, IntegerCounter
 from npu_overflow.dump import codes, floats
 
 __all__ = ["Kind", "is_low_precision", "kind_of", "may_overflow"]
@@ -37,6 +37,11 @@ class Kind(NamedTuple):
     def is_float(self) -> bool:
         """Whether values of this type can overflow."""
         return self.largest is not None
+
+    @property
+    def chunk(self) -> int:
+        """Elements that are best counted at once."""
+        return CODES_CHUNK if self.table is not None else CHUNK
 
     def counter(self) -> Counter:
         """A fresh counter."""

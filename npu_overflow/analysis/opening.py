@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.analysis.hostfacts import HostFacts, host_facts
 from npu_overflow.analysis.selection import Found
-from npu_overflow.analysis.statistics import Facts, summarize, unread, with_statistics
+from npu_overflow.analysis.statistics import Facts, unread, with_statistics
+from npu_overflow.analysis.workers import Workers
 from npu_overflow.dump.layout import Entry, FileProblem, Tree
 from npu_overflow.dump.reader import OperatorDump, open_operator
 from npu_overflow.dump.tensor import Tensor
@@ -107,23 +109,31 @@ def look(opened: Opened) -> None:
         opened.host = host_facts(opened.dump.host)
 
 
-def count_tensors(opened: Opened, mode: Optional[str]) -> None:
-    """Read the tensors of a dump that was opened by ``look``, and let go of it."""
+def count_tensors(opened: Opened, mode: Optional[str], workers: Workers) -> Callable[[], None]:
+    """Begin to read the tensors of a dump that was opened by ``look``; what is returned waits for them and lets go of the dump."""
     dump = opened.dump
     if dump is None:
-        return
+        return lambda: None
     given = opened.host.tensors if opened.host is not None else {}
-    opened.inputs = tuple(_facts(tensor, mode, given, opened) for tensor in dump.inputs)
-    opened.outputs = tuple(_facts(tensor, mode, given, opened) for tensor in dump.outputs)
-    opened.dump = None
+    begun = [[_begin(tensor, mode, given, workers) for tensor in side] for side in (dump.inputs, dump.outputs)]
+
+    def finish() -> None:
+        opened.inputs, opened.outputs = (tuple(_facts(tensor, count, opened) for tensor, count in side) for side in begun)
+        opened.dump = None
+
+    return finish
 
 
-def _facts(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], opened: Opened) -> Facts:
+def _begin(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], workers: Workers) -> Tuple[Tensor, Callable[[], Facts]]:
     known = given.get("%s.%d" % (tensor.side, tensor.index))
     if known is not None:
-        return with_statistics(tensor, mode, known)
+        return tensor, partial(with_statistics, tensor, mode, known)
+    return tensor, workers.count(tensor, mode)
+
+
+def _facts(tensor: Tensor, count: Callable[[], Facts], opened: Opened) -> Facts:
     try:
-        return summarize(tensor, mode)
+        return count()
     except DumpFormatError as error:
         path = opened.dump.path if opened.dump is not None else opened.found.entry.path
         opened.problems.append(FileProblem.of(path, error))

@@ -113,4 +113,5 @@ def _case(context: Context, index: int) -> Case:
         host=host is not None,
         origin=host.origin if host is not None else "operator",
         origin_detail=host.origin_detail if host is not None else None,
+        variables=host.variables if host is not None else {},
     )

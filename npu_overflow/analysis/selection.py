@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Place, Tree
+from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree
 from npu_overflow.dump.record import Part, read_record
 from npu_overflow.errors import DumpFormatError
 
@@ -110,12 +110,17 @@ def _lazily_in_order(tree: Tree) -> Optional[Iterator[Entry]]:
             continue
         if place.data_index is not None:
             graphs.setdefault(place[:4], []).append((place.data_index, times[0][0], times[-1][0]))
-        streams.append([(time, _order_of(place), path, folder) for time, path in times])
+        streams.append(_stream(times, folder))
     for steps in graphs.values():
         steps.sort()
         if any(last > first for (_, _, last), (_, first, _) in zip(steps, steps[1:])):
             return None
     return (folder.record(path) for _, _, path, folder in heapq.merge(*streams))
+
+
+def _stream(times: List[Tuple[int, str]], folder: Folder) -> Iterator[Tuple[int, Tuple[Any, ...], str, Folder]]:
+    order = _order_of(folder.place)
+    return ((time, order, path, folder) for time, path in times)
 
 
 def in_order(entries: Sequence[Entry]) -> Tuple[List[Entry], List[FileProblem]]:

@@ -55,14 +55,14 @@ def summarize(tensor: Tensor, mode: Optional[str]) -> Facts:
     if tensor.note is not None or kind is None:
         return unread(tensor, tensor.note or "not_decoded")
     region = tensor.valid() if kind.is_float or _padded(tensor) else None
-    inside, outside = _count(tensor, kind, None if region is None or region.whole else region)
+    inside, outside, first_at = _count(tensor, kind, None if region is None or region.whole else region, mode)
     in_padding = _overflows(outside, mode)
     overflow = _overflows(inside, mode) if kind.is_float else 0
     summary = TensorSummary(
         **_identity(tensor),
         **_figures(inside, kind, mode),
         overflow_in_padding=in_padding,
-        first_overflow=_first(tensor, kind, region, mode) if overflow else None,
+        first_overflow=_first(tensor, kind, region, mode, first_at) if overflow else None,
     )
     state = "overflow" if overflow else ("padding" if in_padding else "clean")
     return Facts(summary, state, inside, kind.largest, None if region is None else region.remark)
@@ -160,30 +160,33 @@ def _padded(tensor: Tensor) -> bool:
     return tensor.original_shape is not None and tuple(tensor.original_shape) != tuple(tensor.shape)
 
 
-def _count(tensor: Tensor, kind: Kind, region: Optional[Region]) -> Tuple[Numbers, Numbers]:
-    """Numbers of the valid elements and of the padding (``region`` None: all are valid)."""
+def _count(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str]) -> Tuple[Numbers, Numbers, int]:
+    """Numbers of the valid elements and of the padding (``region`` None: all are valid), and where the piece with the first valid
+    overflow value starts."""
     inside, outside = kind.counter(), kind.counter()
-    start = 0
-    for chunk in tensor.chunks(CHUNK):
+    start, first_at = 0, -1
+    for chunk in tensor.chunks(kind.chunk):
         stored = kind.stored(chunk)
         elements = len(stored) // kind.parts
         mask = None if region is None else region.mask(start, elements)
-        start += elements
         if mask is None:
             inside.add(stored)
-            continue
-        if kind.parts > 1:
-            mask = np.repeat(mask, kind.parts)
-        inside.add(stored[mask])
-        outside.add(stored[~mask])
-    return inside.numbers(), outside.numbers() if region is not None else NOTHING
+        else:
+            if kind.parts > 1:
+                mask = np.repeat(mask, kind.parts)
+            inside.add(stored[mask])
+            outside.add(stored[~mask])
+        if first_at < 0 and inside.overflows(mode == "saturation"):
+            first_at = start
+        start += elements
+    return inside.numbers(), outside.numbers() if region is not None else NOTHING, max(first_at, 0)
 
 
-def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str]) -> Optional[Mapping[str, Any]]:
-    """Index and value of the first overflow element, as the user counts: in the original shape where that is known."""
+def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str], start: int) -> Optional[Mapping[str, Any]]:
+    """Index and value of the first overflow element, as the user counts: in the original shape where that is known. None of the
+    elements before ``start`` is one."""
     best: Optional[Tuple[int, int, float]] = None
-    start = 0
-    for chunk in tensor.chunks(CHUNK):
+    for chunk in tensor.chunks(CHUNK, start):
         stored = kind.stored(chunk)
         elements = len(stored) // kind.parts
         bad = kind.bad(stored, mode)

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
 
 def run(arguments: argparse.Namespace) -> int:
     from npu_overflow.analysis.analyzer import analyze
+    from npu_overflow.analysis.workers import processors
 
     paths = arguments.path or [DEFAULT_DUMP_PATH]
     language = arguments.language or texts.language_of_user()
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths:
         try:
             progress = not arguments.quiet and sys.stderr.isatty()
-            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "progress": progress}
+            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "progress": progress, "processes": processors()}
             report = _shell.saved_report(path) or analyze(path, every_record=arguments.limit is None, **options)
         except NpuOverflowError as error:
             # the other paths are still worth reading

@@ -265,6 +265,18 @@ def iter_optimizer_classes() -> Iterator[type]:
     return iter(seen)
 
 
+def is_keras_seed(kind: type) -> bool:
+    """Whether objects of this class count the seeds of a layer of tf.keras that draws where it runs eagerly; the count is ``_seed``."""
+    return kind.__name__ == "RandomGenerator" and kind.__module__.split(".")[0] in ("keras", "tf_keras")
+
+
+def keras_seed_sources() -> List[Any]:
+    """Python's generators from which the loaded tf.keras takes seeds for its layers on this thread."""
+    modules = [sys.modules.get(name) for name in ("keras.backend", "keras.src.backend", "tf_keras.backend", "tf_keras.src.backend")]
+    sources = [getattr(module, "_SEED_GENERATOR", None) for module in modules]
+    return [source.generator for source in sources if source is not None and hasattr(source, "generator")]
+
+
 def living_variables() -> List[Any]:
     """All variables of this process, TensorFlow's first, then Keras 3's (whose paths are the better names). Takes some 50 ms."""
     import gc

@@ -12,6 +12,7 @@ from npu_overflow.collectors.graph_replay import findings_by_graph
 from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
+from npu_overflow.collectors.python_state import Generators, PythonState
 from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
 from npu_overflow.collectors.snapshot import Snapshot, states
 from npu_overflow.collectors.source import SourceLines
@@ -51,6 +52,8 @@ class HostCollector(Collector):
         self._living: Optional[List[Any]] = None  # the variables of the process, and the states among them
         self._moving_states: Optional[List[Any]] = None
         self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
+        self._generators = Generators()
+        self._python = PythonState(self._generators)  # when the present step began
 
     # --- the collector protocol -------------------------------------------------------------------------------------------------
 
@@ -154,6 +157,11 @@ class HostCollector(Collector):
         self._readings_before = self._readings()
         if len(self._calls) == 1 or self._snapshot is None:
             self._snapshot = self._take_snapshot()
+        self._generators.search(call.function, call.function.python_function, call.args, call.kwargs)
+        if len(self._calls) == 1:
+            self._python = PythonState(self._generators)
+        else:
+            self._python.add_new()
         if self._early(self._readings_before) and id(call.function) in self._moving:
             self._attempt(step, self._function_step(), self._readings_before)
 
@@ -219,6 +227,8 @@ class HostCollector(Collector):
 
     def _before(self, step: int, step_of_user: FitStep) -> None:
         self._readings_before, self._snapshot = self._readings(), None
+        self._generators.search(step_of_user.model, step_of_user.model)
+        self._python = PythonState(self._generators)
         if self._early(self._readings_before):
             self._attempt(step, step_of_user, self._readings_before)
         elif step_of_user.steps <= MAX_STEPS_A_CALL:
@@ -247,6 +257,7 @@ class HostCollector(Collector):
                 rewind=snapshot.without(self._scale_variables()) if snapshot else None,  # each run of a replay has a scale of its own
                 apply="run" if step_of_user.steps > 1 else "skip",
                 workers=self._training.world_size if self._training else 1,
+                python=self._python,
             )
             found = replay.findings()
         except CannotCollect as error:
@@ -266,7 +277,8 @@ class HostCollector(Collector):
         if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
             self._graph_tried = True
             try:
-                found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), snapshot)
+                with self._python.in_place():  # tracing runs the step's Python, too
+                    found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), snapshot)
             except CannotCollect as problem:
                 log.debug("no replay as a graph: %s", problem)
         if found is not None and found.reached:

@@ -85,6 +85,9 @@ class HostTree:
             "train_step": step,
             "cured_by_scale": found.cured_by_scale if role == "culprit" else None,
         }
+        variables = {"input.%d" % i: item.variable for i, item in enumerate(held.inputs) if item.variable}
+        if variables:
+            facts["variables"] = variables
         cut = {}
         for side, items in (("input", held.inputs), ("output", held.outputs)):
             for i, item in enumerate(items):

@@ -20,6 +20,9 @@ MAX_PASSED_ON = 16  # of them, operators that only passed non-finite values on
 _RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
            "StatefulRandomBinomial", "RngReadAndSkip")
 
+_OTHER_SEED = 0x5EED
+
+
 def _writes(op_type: str) -> bool:
     return op_type.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign", "ResourceAccumulator"))
 
@@ -35,6 +38,7 @@ class HeldTensor:
     dtype: str
     shape: Tuple[int, ...]
     cut: Optional[Dict[str, Any]] = None
+    variable: Optional[str] = None  # the variable that it was read from
 
 
 @dataclass
@@ -105,6 +109,8 @@ class StepWatcher(Watcher):
             ordinal = self._drawn.get(op.type, 0)
             self._drawn[op.type] = ordinal + 1
             outputs = self._draws.get((op.type, ordinal))
+            if outputs is None:
+                outputs = _drawn_elsewhere(op.type, inputs, attrs)
         return outputs
 
     def after(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], outputs: List[Any]) -> List[Any]:
@@ -238,8 +244,9 @@ class StepWatcher(Watcher):
     def _keep(self, tensor: Any) -> HeldTensor:
         dtype = tensor.dtype.name
         shape = tuple(int(n) for n in tensor.shape) if dtype not in ("resource", "variant") else ()
-        kept = HeldTensor(tensor, dtype, shape)
         number, size = compat.tensor_id(tensor), _bytes(dtype, tensor, shape)
+        kind, name, _ = self.flow.label_of(number) or ("", "", None)
+        kept = HeldTensor(tensor, dtype, shape, variable=name if kind == "variable" else None)
         if number not in self._held_numbers:
             if size > self._budget:
                 kept.cut, kept.tensor = _numbers(tensor), None
@@ -247,6 +254,16 @@ class StepWatcher(Watcher):
                 self._budget -= size
                 self._held_numbers.add(number)
         return kept
+
+
+def _drawn_elsewhere(op_type: str, inputs: Sequence[Any], attrs: Sequence[Any]) -> Optional[List[Any]]:
+    """The result of a random operator under another seed: its kernel keeps a state for each seed, which a training that runs eagerly draws from."""
+    if "seed2" not in attrs or op_type.endswith("Dataset"):
+        return None
+    changed = list(attrs)
+    place = changed.index("seed2") + 1
+    changed[place] = int(changed[place]) ^ _OTHER_SEED
+    return compat.run_again(op_type, list(inputs), tuple(changed), 1)
 
 
 def _bytes(dtype: str, tensor: Any, shape: Tuple[int, ...]) -> int:

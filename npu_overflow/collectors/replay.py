@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tupl
 from npu_overflow.collectors.blame import Origin
 from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher
+from npu_overflow.collectors.python_state import Generators, PythonState
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
@@ -57,6 +58,7 @@ class Replay:
         scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
         max_memory: bytes of tensors held.
         rewind: variables as they were when the step began, where they have moved since.
+        python: random generators of Python as they were then.
         allow: resources that the step may use up.
         apply: "skip" (optimizers do nothing) or "run" (several optimizer steps in one call).
         workers: processes that train together; only this one's own values are looked at.
@@ -73,10 +75,11 @@ class Replay:
         allow: Tuple[Any, ...] = (),
         apply: str = "skip",
         workers: int = 1,
+        python: Optional[PythonState] = None,
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
-        self._rewind, self._workers = rewind, workers
+        self._rewind, self._workers, self._python = rewind, workers, python or PythonState(Generators())
         self._draws: Draws = {}
 
     def findings(self) -> StepFindings:
@@ -120,7 +123,7 @@ class Replay:
         return tuple(keys)  # harmful only together: the first of them
 
     def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
-        with UndoLog(self._workers, self._rewind) as undo:
+        with self._python.in_place(), UndoLog(self._workers, self._rewind) as undo:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)

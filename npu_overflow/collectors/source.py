@@ -9,7 +9,7 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import Dict, Optional, Tuple
 
-__all__ = ["Location", "SourceLines"]
+__all__ = ["Location", "SourceLines", "is_user_file", "package_roots"]
 
 Location = Tuple[str, int, str]  # file, line, kind: "call" (inside the model or step) or "fit" (only the training call is known)
 
@@ -17,7 +17,7 @@ _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input-")
 
 
 @functools.lru_cache(maxsize=1)  # some 2 ms, and asked for in every replay
-def _roots() -> Tuple[str, ...]:
+def package_roots() -> Tuple[str, ...]:
     """Folders of code that is not the user's: the standard library, installed packages, this package."""
     paths = {sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     paths |= {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
@@ -48,7 +48,7 @@ class SourceLines:
 
     def __init__(self, boundary: CodeType) -> None:
         self._boundary = boundary
-        self._roots = _roots()
+        self._roots = package_roots()
         self._known: Dict[CodeType, bool] = {}
 
     def here(self, frame: Optional[FrameType]) -> Optional[Location]:

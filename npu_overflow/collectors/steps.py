@@ -16,7 +16,7 @@ class FitStep:
     """One call of ``fit``'s compiled function."""
 
     def __init__(self, model: Any, drawn: List[Any]) -> None:
-        self._model, self._batches = model, drawn
+        self.model, self._batches = model, drawn
         self.steps = len(drawn)
         strategy = getattr(model, "distribute_strategy", None)
         self._strategy = strategy if strategy is not None and "Default" not in type(strategy).__name__ else None
@@ -29,7 +29,7 @@ class FitStep:
             self._one(batch)
 
     def _one(self, batch: Any) -> None:
-        self._strategy.run(self._model.train_step, args=(batch,)) if self._strategy is not None else self._model.train_step(batch)
+        self._strategy.run(self.model.train_step, args=(batch,)) if self._strategy is not None else self.model.train_step(batch)
 
     def arguments(self) -> Any:
         """The batch, for a replay as a graph."""
@@ -48,9 +48,9 @@ class FitStep:
 
     def variables(self) -> List[Any]:
         """What moves between several steps of one call: everything."""
-        optimizer = self._model.optimizer
+        optimizer = self.model.optimizer
         slots = optimizer.variables
-        return list(self._model.variables) + list(slots() if callable(slots) else slots)
+        return list(self.model.variables) + list(slots() if callable(slots) else slots)
 
 
 class FunctionStep:

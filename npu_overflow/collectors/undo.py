@@ -48,26 +48,18 @@ class UndoLog:
         self._random: List[Tuple[Any, Any]] = []
 
     def __enter__(self) -> UndoLog:
-        import numpy as np
-
         internals = compat.internals()
         self._eager_random = internals.random_state()
         # The replay draws its seeds elsewhere: the kernels of eager random operators keep a state per seed, so drawing the
         # training's next seeds here would move them on.
         internals.set_random_state(random.Random(0x5EED))
-        self._python_random = random.getstate()
-        self._numpy_random = np.random.get_state()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        import numpy as np
-
         try:
             self.undo()
         finally:
             compat.internals().set_random_state(self._eager_random)
-            random.setstate(self._python_random)
-            np.random.set_state(self._numpy_random)
 
     def allow(self, handle: Any) -> None:
         """Let the replay use up this resource."""

@@ -82,7 +82,8 @@ class Folder:
 
     def by_time(self) -> List[Tuple[int, str]]:
         """(microseconds, path) of the records, in order: what of a name is needed to find the first of thousands."""
-        times = [(time_of_record(file_name), os.path.join(self.path, file_name)) for file_name in self._record_names]
+        prefix = os.path.join(self.path, "")
+        times = [(time_of_record(file_name), prefix + file_name) for file_name in self._record_names]
         return sorted(times + [(entry.name.timestamp, entry.path) for entry in self._records])
 
     def record(self, path: str) -> Entry:
@@ -97,5 +98,6 @@ class Folder:
         return Folder(self.path, self.place, (), self._dump_names, [*self._dumps, *records])
 
     def _parsed(self, names: Sequence[str]) -> List[Entry]:
+        prefix = os.path.join(self.path, "")
         parsed = ((file_name, parse_name(file_name)) for file_name in names)
-        return [Entry(os.path.join(self.path, file_name), name, self.place) for file_name, name in parsed if name is not None]
+        return [Entry(prefix + file_name, name, self.place) for file_name, name in parsed if name is not None]

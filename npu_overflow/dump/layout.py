@@ -145,9 +145,11 @@ class Tree:
 def _seconds(run: str) -> Optional[float]:
     """When a time folder was made, or None where its name is no date."""
     try:
-        return (datetime.datetime.strptime(run[:_TIME_DIGITS], "%Y%m%d%H%M%S") - datetime.datetime(1970, 1, 1)).total_seconds()
+        month, day, hour, minute, second = (int(run[at : at + 2]) for at in range(4, _TIME_DIGITS, 2))
+        began = datetime.datetime(int(run[:4]), month, day, hour, minute, second)
     except ValueError:
         return None
+    return (began - datetime.datetime(1970, 1, 1)).total_seconds()
 
 
 def find(path: str) -> Tree:

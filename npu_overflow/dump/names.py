@@ -45,7 +45,7 @@ def parse_name(file_name: str) -> Optional[Name]:
         return None
     statistics = _is_statistics(file_name)
     parts = (file_name[:-4] if statistics else file_name).split(".")
-    kind = "statistics" if statistics else ("record" if file_name[: len(_RECORD)].lower() == _RECORD else "dump")
+    kind = "statistics" if statistics else ("record" if _is_record(file_name) else "dump")
     if len(parts) == 4:
         return Name(kind, parts[0], parts[1], int(parts[2]), None, int(parts[3]))
     return Name(kind, parts[0], parts[1], *map(int, parts[2:]))
@@ -57,8 +57,8 @@ def sort_names(file_names: Sequence[str]) -> Tuple[List[str], List[str], List[st
     Nothing is parsed: of tens of thousands of names few are ever asked for, and one search over all takes a fifth of parsing each.
     """
     good = _MANY.findall("\0%s\0" % "\0".join(file_names))
-    records = [file_name for file_name in good if file_name[: len(_RECORD)].lower() == _RECORD and not _is_statistics(file_name)]
-    dumps = good if not records else [file_name for file_name in good if file_name[: len(_RECORD)].lower() != _RECORD or _is_statistics(file_name)]
+    records = [file_name for file_name in good if file_name[0] in "oO" and _is_record(file_name)]
+    dumps = good if not records else [file_name for file_name in good if not (file_name[0] in "oO" and _is_record(file_name))]
     others: List[str] = []
     if len(good) < len(file_names):
         known = set(good)
@@ -70,6 +70,10 @@ def time_of_record(file_name: str) -> int:
     """``parse_name(file_name).timestamp`` of a record's name, at a tenth of the price."""
     parts = file_name.split(".", 5)
     return int(parts[4] if len(parts) > 4 else parts[3])
+
+
+def _is_record(file_name: str) -> bool:
+    return file_name[: len(_RECORD)].lower() == _RECORD and not _is_statistics(file_name)
 
 
 def _is_statistics(file_name: str) -> bool:

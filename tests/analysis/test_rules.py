@@ -106,6 +106,8 @@ SILENT = [
     ("integer_status", case("Add", bits=0x20, core="AI Core")),
     ("integer_status", case("Add", bits=0)),
     ("mask_constant", case("Add", inputs=[np.array([0, -1e4], np.float16)])),
+    ("mask_constant", case("Cast", inputs=[np.array([0, -3e9], np.float32)], variables={"input.0": "fc/kernel"})),
+    ("mask_constant", case("Cast", inputs=[np.array([0, 3e9], np.float32)], variables={"input.0": "fc/kernel"})),
     ("mask_constant", case("Mul", "inherited", inputs=[PINNED], dumped_producer=True, mode="saturation")),
     ("mask_constant", case("Mul", inputs=[np.array([0, -2000000000], np.int32)])),
     ("mask_constant", case("Mul", "inherited", inputs=[np.array([np.nan, -np.inf], np.float16)], dumped_producer=False)),

@@ -282,6 +282,41 @@ def test_files_of_an_earlier_training_in_the_process_stay(npu_device: Any, run: 
     assert second.indices() == {1}
 
 
+def test_the_budget_holds_over_many_trainings_of_a_process(npu_device: Any, run: Callable[..., Run], tmp_path: Path) -> None:
+    # "max_disk holds (oldest pruned first, never the kept ones)"
+    first = run(patience=2, keep=2, window=50, max_disk=12000)  # a step has about 2.3 kB
+    first.go(4, only(1, 2))
+    first.collector.stop()
+    first.go(4, only(6))
+    assert first.indices() == {1, 2, 6}
+    for number in range(6):
+        later = Run(npu_device, tmp_path / "dump", window=50, max_disk=12000).prepare()
+        later.graph, later.step = first.graph, 0
+        later.go(3, only(1))
+    reported = set(first.collector.kept_folders or ())
+    left = {os.path.relpath(os.path.dirname(entry.path), str(first.collector.tree)) for entry in find(str(first.collector.tree)).records}
+    assert reported <= left and len(reported) == 2
+    assert sum(path.stat().st_size for path in (tmp_path / "dump").rglob("*") if path.is_file()) <= 12000 + 2400  # the newest can still be written to
+    assert len(left) > 3
+
+
+def test_dumps_before_the_trigger_are_taken_where_the_training_fails(run: Callable[..., Run]) -> None:
+    training = run(window=10)
+    training.go(30, only(3, 25, 27))
+    assert training.collector.rescue() is True
+    training.collector.stop()
+    assert training.collector.kept_steps == [25, 27]
+    assert training.collector.remarks == [("ascend.before_trigger", {"count": 2})]
+
+
+def test_without_dumps_there_is_nothing_to_take(run: Callable[..., Run]) -> None:
+    training = run(window=10)
+    training.go(30)
+    assert training.collector.rescue() is False
+    training.collector.stop()
+    assert training.collector.kept_folders is None
+
+
 def test_another_rank_overflowed(npu_device: Any, run: Callable[..., Run]) -> None:
     training = run()
     training.training.world_size = 2
@@ -324,6 +359,30 @@ def test_the_wait_ends_where_nothing_grows(run: Callable[..., Run], monkeypatch:
     began = time.monotonic()
     training.collector.stop()
     assert time.monotonic() - began < 5
+    assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
+
+
+def test_the_wait_ends_where_a_file_grows_for_ever(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    # "files that are still being written are waited for, within a bound"
+    monkeypatch.setattr(ascend, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(ascend, "STILL_SECONDS", 1e6)
+    training = run(patience=2, keep=2)
+    training.go(2, only(0, 1))
+    assert training.collector.tree is not None
+    growing = find(training.collector.tree).dumps[0].path
+    with open(growing, "r+b") as file:
+        file.truncate(10)  # its header says that more is to come
+    looked, refresh = [], OwnFiles.refresh
+
+    def grows(files: OwnFiles, unit: Unit) -> None:
+        with open(growing, "ab") as file:
+            file.write(b"\0")
+        looked.append(unit)
+        refresh(files, unit)
+
+    monkeypatch.setattr(OwnFiles, "refresh", grows)
+    training.collector.stop()
+    assert len(looked) > 2
     assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
 
 
@@ -602,6 +661,79 @@ notes = Notes()
 model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch, notes])
 print("BETWEEN", notes.between, sorted(Notes.threads), len(watch.reports))
 """
+
+
+LATE = """
+import threading, time
+from npu_overflow import saved, session
+session.JOIN_SECONDS = 0.5
+saved.analyzed = lambda *args: threading.Event().wait(600)
+began = []
+class Ends(tf.keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        began.append(time.monotonic())
+watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1)
+model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[Ends(), watch])
+print("JOINED", time.monotonic() - began[0] < 60, len(watch.reports))
+"""
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_an_analysis_that_hangs_is_given_up_at_the_end(tmp_path: Path) -> None:
+    # "a thread where needed, joined at exit within a bound"
+    begin = SCRIPT.split("watch = npu_overflow.OverflowWatch(")[0]
+    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 60, "optimizer": NPU, "configured": True, "loop": 1}
+    script = begin + 'x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")\n' + LATE
+    (tmp_path / "script.py").write_text(script.format(**values))
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=str(tmp_path), timeout=120)
+    assert done.returncode == 0 and "JOINED True 0" in done.stdout, done.stdout + done.stderr
+    (tree,) = (tmp_path / "precision_data" / "overflow" / "dump").glob("2*")
+    line = "npu_overflow: the report is not ready after 0.5 s and is given up; to make it: npu-overflow analyze %s\n" % tree.relative_to(tmp_path)
+    assert done.stderr.count(line) == 1
+    assert done.stderr.count("Traceback") == 0
+
+
+STATES = """
+import json, os
+from npu_overflow import manifest
+renamed, replace = [], os.replace
+
+def noted(one, other):
+    replace(one, other)
+    if os.path.basename(other) == "session-0.json":
+        assert os.path.dirname(one) == os.path.dirname(other) and os.path.basename(one).startswith(".") and not os.path.exists(one)
+        written = json.load(open(other))
+        renamed.append((written["state"], written["argv"], written["environment"].get("NPU_API_TOKEN")))
+
+os.replace = noted
+sys.argv += ["--password", "hunter2", "--name", "x"]
+os.environ["NPU_API_TOKEN"] = "hunter3"
+watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1)
+states = []
+class Notes(tf.keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if not states or states[-1] != watch.state:
+            states.append(watch.state)
+            print("STATE", watch.state, renamed[-1][0] if renamed else None)
+model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch, Notes()])
+print("ARGV", renamed[-1][1:], "SECRET", "hunter" in open([os.path.join(a, "session-0.json") for a, b, c in os.walk("precision_data") if "session-0.json" in c][0]).read())
+"""
+
+
+@pytest.mark.tensorflow("<2.7")
+def test_every_change_of_state_is_renamed_into_place_without_secrets(tmp_path: Path) -> None:
+    # "The manifest is renamed into place at every change of state; tokens and passwords in argv and environment are redacted"
+    begin = SCRIPT.split("watch = npu_overflow.OverflowWatch(")[0]
+    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 30, "optimizer": NPU, "configured": True, "loop": 1}
+    script = begin.format(**values) + 'x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")\n' + STATES
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=str(tmp_path), timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("STATE")]
+    assert "reported" in [state for state, _written in seen]
+    assert [state for state, _written in seen[1:]] == [written for _state, written in seen[1:]]
+    assert "ARGV (['script.py', '--password', '<redacted>', '--name', 'x'], '<redacted>') SECRET False" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.tensorflow("<2.7")

@@ -31,7 +31,7 @@ SITE = sysconfig.get_paths()["purelib"]
     ],
 )
 def test_whose_file(name: str, user: bool) -> None:
-    assert source.is_user_file(name, source._roots()) is user
+    assert source.is_user_file(name, source.package_roots()) is user
 
 
 def test_shown_as_a_user_would_write_it(tmp_path: Any, monkeypatch: Any) -> None:

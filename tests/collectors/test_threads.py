@@ -136,7 +136,8 @@ class Running:
     """``work(beside)`` again and again on a thread of its own; it is in the middle of it whenever a step is observed."""
 
     def __init__(self, beside: Beside, work: Callable[[Beside], None]) -> None:
-        self.rounds, self.errors = 0, []  # type: int, List[BaseException]
+        self.rounds = 0
+        self.errors: List[BaseException] = []
         self._stop = threading.Event()
         self._began = threading.Event()
 

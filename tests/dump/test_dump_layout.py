@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npu_overflow.dump import scan
 from npu_overflow.dump.layout import Entry, Folder, Place, Tree, dump_name, find, name_of, parse_name, place_of, record_name
 from npu_overflow.errors import PathError
 
@@ -261,3 +262,12 @@ def test_the_nearest_come_first(times: List[int], when: int) -> None:
     tree = tree_of(*names, record=record_name(1, 5, TIME + when))
     distances = [abs(names[name] - when) for name in found_by(tree, 7, 3)]
     assert distances == sorted(abs(time - when) for time in names.values())[:16]
+
+
+def test_more_files_than_anybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_MOST_FILES", 3)
+    for number in range(9):
+        (tmp_path / dump_name("Mul", "a", number, 3, TIME)).write_bytes(b"")
+    tree = find(str(tmp_path))
+    assert [(problem.code, problem.values) for problem in tree.problems] == [("tree.many", {"most": 3})]
+    assert len(tree.dumps) == 4

@@ -188,7 +188,10 @@ def test_an_overflow_dump_around_a_training_without_a_device(tmp_path: Path) -> 
 
 def test_an_adapter_that_is_loaded_and_opened_late(tmp_path: Path) -> None:
     """The script imports TensorFlow first, and the adapter in the middle of a function."""
-    text = "import sys\nimport tensorflow\ndef main():\n    exec(compile(open({path!r}).read(), {path!r}, 'exec'), {{'__name__': '__main__'}})\nsys.argv[1:] = []\nmain()\n"
+    text = (
+        "import sys\nimport tensorflow\nsys.argv[1:] = []\n"
+        "def main():\n    exec(compile(open({path!r}).read(), {path!r}, 'exec'), {{'__name__': '__main__'}})\nmain()\n"
+    )
     got = run(script(tmp_path, text, path=str(launching.EXAMPLES / "ascend_fit.py")))
     assert got.returncode == 0, got.stderr
     assert "First overflowing AI Core operator\n  MatMul\n  net/hot/MatMul\n" in got.stdout

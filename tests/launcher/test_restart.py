@@ -168,6 +168,130 @@ def test_other_weights_are_refused_and_nothing_is_set(tmp_path: Path, content: b
     assert all(np.array_equal(a, b) for a, b in zip(before, fresh.get_weights()))
 
 
+def trained(seed: int, optimizer: Any = None) -> Any:
+    import tensorflow as tf
+
+    made = model()
+    inner = optimizer or tf.keras.optimizers.Adam(0.1)
+    made.compile(tf.keras.mixed_precision.LossScaleOptimizer(inner, initial_scale=2.0**seed), "mse")
+    return made
+
+
+def state(made: Any) -> List[Any]:
+    from npu_overflow.loss_scale import reader_for
+
+    scaling = reader_for(made.optimizer).state_variables()
+    return [item.numpy() for item in [*made.variables, *made.optimizer.variables(), *scaling]]
+
+
+def test_the_optimizer_comes_back_too(tmp_path: Path) -> None:
+    # slots, count of steps and loss scale: the next step is the one that would have followed
+    from npu_overflow.collectors.weights import load_state, load_weights, save_weights
+
+    path = str(tmp_path / "weights-0.npz")
+    saved, fresh = trained(5), trained(9)
+    x, y = np.ones((40, 2), "float32"), np.ones((40, 3), "float32")
+    saved.fit(x, y, batch_size=8, verbose=0)
+    save_weights(saved, path)
+    load_weights(fresh, path)
+    load_state(fresh, path)
+    assert len(state(saved)) == 2 + 1 + 4 + 2
+    assert all(np.array_equal(one, other) for one, other in zip(state(saved), state(fresh)))
+    saved.fit(x, y, batch_size=8, verbose=0)
+    fresh.fit(x, y, batch_size=8, verbose=0)
+    assert all(np.array_equal(one, other) for one, other in zip(state(saved), state(fresh)))
+
+
+def test_the_state_of_another_optimizer_is_refused_and_nothing_is_set(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    from npu_overflow.collectors.weights import load_state, save_weights
+
+    path = str(tmp_path / "weights-0.npz")
+    save_weights(trained(5, tf.keras.optimizers.SGD(0.1)), path)
+    fresh = trained(9)
+    with pytest.raises(ValueError, match="arrays, the model has"):
+        load_state(fresh, path)
+    assert float(fresh.optimizer.loss_scale) == 2.0**9
+
+
+def test_another_optimizer_gets_the_weights_and_says_so(tmp_path: Path) -> None:
+    assert run("--restart", ASCEND).returncode == 0
+    text = ASCEND.read_text(encoding="utf-8").replace("optimizers.Adam(1e-5)", "optimizers.SGD(1e-9)")
+    (tmp_path / "other.py").write_text(text)
+    got = run("--restore", "other.py", "--steps", "5")
+    assert got.returncode == 0
+    message = (
+        "npu_overflow: weights of the run before were restored: precision_data/overflow/dump/weights-0.npz; optimizer state and loss scale were not "
+        "(16 arrays, the model has 4) and start anew.\n"
+    )
+    assert got.stderr.count(message) == 1, got.stderr
+
+
+LOOP = """
+import npu_device
+npu_device.open().as_default()
+import tensorflow as tf
+layer = npu_device.testing.dense(1, "model/faulty/MatMul", lambda step: step >= 20)
+model = tf.keras.Sequential([tf.keras.layers.InputLayer((4,)), layer])
+optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**30)
+
+@tf.function
+def step(x, y):
+    with tf.GradientTape() as tape:
+        loss = optimizer.get_scaled_loss(tf.reduce_mean(tf.square(tf.cast(model(x), tf.float32) - y)))
+    gradients = optimizer.get_unscaled_gradients(tape.gradient(loss, model.trainable_variables))
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+for _ in range(60):
+    step(tf.ones((8, 4)), tf.ones((8, 1)))
+print("trained")
+"""
+
+
+def test_a_loop_of_ones_own_starts_anew_and_says_so(tmp_path: Path) -> None:
+    # "from weights saved at the trigger where restore can load them"
+    (tmp_path / "loop.py").write_text(LOOP)
+    got = run("--restart", "--warmup", "0", "--check-every", "1", "loop.py")
+    assert got.returncode == 0, got.stderr
+    anew = (
+        "npu_overflow: the script is started once more, with the dump on from its first step (overflow was frequent at step 25). It begins anew: weights are "
+        "kept for it in fit only.\n"
+    )
+    assert got.stderr.count(anew) == 1, got.stderr
+    assert got.stdout.count("First overflowing AI Core operator\n  MatMul\n  model/faulty/MatMul\n") == 1 and got.stdout.count("trained\n") == 1
+    assert request(tmp_path)["weights"] is None
+
+
+def test_restore_in_a_loop_of_ones_own_says_that_it_cannot(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(LOOP)
+    got = run("--restore", "loop.py")
+    message = (
+        "npu_overflow: nothing of the run before was restored: that takes fit with the watch among its callbacks, or npu-overflow run; a loop of your own "
+        "starts from its own beginning.\n"
+    )
+    assert got.stderr.count(message) == 1, got.stderr
+
+
+IN_A_THREAD = """
+import threading
+worker = threading.Thread(target=lambda: exec(TRAINING, {}))
+worker.start()
+worker.join()
+"""
+
+
+def test_a_training_on_another_thread_is_not_ended_and_it_says_so(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("TRAINING = %r\n" % PLAIN + IN_A_THREAD)
+    got = run("--restart", "train.py")
+    assert got.returncode == 0 and "went on" in got.stdout, got.stderr
+    message = (
+        "npu_overflow: the training does not run on the main thread, so the script can't be ended for a restart; start it again with npu-overflow run.\n"
+    )
+    assert got.stderr.count(message) == 1, got.stderr
+    assert "is started once more, with the dump" not in got.stderr
+
+
 def test_restore_without_weights_starts_from_the_beginning_and_says_so(tmp_path: Path) -> None:
     got = run("--restore", ASCEND, "--steps", "5")
     assert got.returncode == 0

@@ -14,7 +14,10 @@ import pytest
 
 pytestmark = pytest.mark.tensorflow
 
-WATCHING = "npu_overflow: watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps (npu_device is not loaded).\n"
+WATCHING = (
+    "npu_overflow: watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps "
+    "(npu_device is not loaded).\n"
+)
 
 
 def reports(folder: Path) -> List[Any]:

@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pkgutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Dict, Set
 
@@ -60,6 +63,50 @@ def test_merged_reports(validator: Any, tmp_path: Path) -> None:
     report = analyze(str(html_trees.culprit_tree(tmp_path)))
     merged = merge([dataclasses.replace(report, rank=rank, world_size=2) for rank in (0, 1)])
     assert complaints(validator, merged.to_json()) == []
+
+
+def test_every_command_that_prints_or_writes_json(validator: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dumps, several of them, saved reports, merged ones: to standard output and to a file."""
+    tree = str(html_trees.culprit_tree(tmp_path / "one"))
+    other = str(html_trees.hostile_tree(tmp_path / "two"))
+
+    def printed(*words: str) -> str:
+        capsys.readouterr()
+        assert main(list(words)) == 0
+        return capsys.readouterr().out
+
+    texts = {"one": printed("analyze", tree, "--json"), "none": printed("analyze", str(CORPUS / "no_overflow" / "dump"), "--json")}
+    for name, text in texts.items():
+        Path(name + ".json").write_text(text, encoding="utf-8")
+    texts["again"] = printed("analyze", "one.json", "--json")
+    assert texts["again"] == texts["one"]
+    texts["limited"] = printed("analyze", tree, "--json", "--limit", "1")
+    texts["merged"] = printed("merge", "--json", "--output", "merged.json", "one.json", "none.json")
+    assert Path("merged.json").read_text(encoding="utf-8") == texts["merged"]
+    texts["merged again"] = printed("merge", "--json", "merged.json", "one.json")
+    several = json.loads(printed("analyze", tree, other, "--json"))  # a list, in the order of the paths
+    assert [report["path"] for report in several] == [tree, other]
+    texts.update({"one of two": json.dumps(several[0]), "two of two": json.dumps(several[1])})
+    for name, text in texts.items():
+        assert complaints(validator, text) == [], name
+        restored = Report.from_json(text)
+        assert json.loads(restored.to_json()) == json.loads(text), name
+
+
+@pytest.mark.tensorflow
+def test_reports_that_a_training_saves(validator: Any, tmp_path: Path) -> None:
+    """Those that the watch writes beside the dump, and what ``merge`` makes of them."""
+    example = Path(__file__).resolve().parent.parent.parent / "examples" / "keras_fit.py"
+    command = [sys.executable, "-m", "npu_overflow", "run", "--verbose", "0", str(example)]
+    environment = dict(os.environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3")
+    done = subprocess.run(command, cwd=str(tmp_path), capture_output=True, encoding="utf-8", env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (saved,) = tmp_path.glob("precision_data/overflow/dump/*/report.json")
+    text = saved.read_text(encoding="utf-8")
+    assert complaints(validator, text) == []
+    report = Report.from_json(text)
+    assert report.first is not None and report.first.op_name == "net/hot/MatMul" and report.loss_scale is not None and report.loss_scale.drops
+    assert report.loss_scale.trigger_step is not None and report.to_json() == text
 
 
 @pytest.mark.parametrize("name", report_samples.ALL)

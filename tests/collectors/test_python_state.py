@@ -1,0 +1,136 @@
+"""Random generators of Python's own: a step that runs eagerly draws from them, and its replay must neither move them on nor see other draws."""
+from __future__ import annotations
+
+import functools
+import random
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import pytest
+import training
+
+import npu_overflow
+from npu_overflow.collectors.python_state import Generators, PythonState
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
+
+STEPS = 56
+of_module = np.random.default_rng(4)
+
+
+def noisy(keras: Any, draws: Any) -> Any:
+    """A model whose call draws what decides whether the layer "hot" overflows; its dropout draws, too."""
+    import tensorflow as tf
+
+    class Noisy(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__(name="net")
+            self.first = keras.layers.Dense(8, activation="relu", name="first")
+            self.drop = keras.layers.Dropout(0.3, seed=5)
+            self.hot = keras.layers.Dense(6, name="hot")
+            self.out = keras.layers.Dense(1, dtype="float32", name="out")
+            self.held = {"generators": [np.random.default_rng(1)]}
+            self.legacy = np.random.RandomState(2)
+            self.own = random.Random(3)
+
+        def call(self, x: Any, training: bool = False) -> Any:
+            factor = 1.0
+            if tf.executing_eagerly() and training:
+                factor = draws(self)
+            return self.out(self.hot(self.drop(self.first(x) * tf.cast(factor, tf.float16), training=training)))
+
+    return Noisy()
+
+
+def helper() -> float:
+    return float(of_module.random())
+
+
+GENERATORS: Dict[str, Any] = {
+    "held_by_the_model": lambda model: model.held["generators"][0].random(),
+    "legacy_held_by_the_model": lambda model: model.legacy.rand(),
+    "pythons_own_held_by_the_model": lambda model: model.own.random(),
+    "numpys_global": lambda model: np.random.rand(),
+    "pythons_global": lambda model: random.random(),
+    "of_the_module": lambda model: of_module.random(),
+    "by_a_helper": lambda model: helper(),
+}
+
+
+def noise(draw: Any, seen: List[float], model: Any) -> Any:
+    """The fault itself depends on the draw: a replay that draws something else would not show it."""
+    drawn = draw(model)
+    seen.append(drawn)
+    return 300.0 if drawn < 0.4 else 1.0 + drawn / 10
+
+
+def fit(watch: Optional[Any], draw: Any) -> Any:
+    global of_module
+    of_module = np.random.default_rng(4)
+    random.seed(11)
+    keras = training.set_up()
+    model = noisy(keras, functools.partial(noise, draw, []))
+    model(np.zeros((1, training.FEATURES), np.float32))
+    training.compiled(model, keras, run_eagerly=True)
+    training.weights(model)
+    x, y = training.data(STEPS, [])
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch] if watch else [])
+    ends = [float(model.held["generators"][0].random()), model.legacy.rand(), model.own.random(), np.random.rand(), random.random(), of_module.random()]
+    return training.state(model), ends
+
+
+@pytest.fixture(scope="module")
+def loaded() -> None:
+    """What is set up by the first training of a process may draw, too."""
+    fit(None, GENERATORS["numpys_global"])
+    training.tear_down(__import__("tensorflow").keras)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_an_eager_step_that_draws_is_replayed_without_a_trace(name: str, loaded: None) -> None:
+    plain, ends = fit(None, GENERATORS[name])
+    watch = npu_overflow.OverflowWatch(verbose=0, warmup=0, patience=3)
+    watched, ends_too = fit(watch, GENERATORS[name])
+    assert training.same(plain, watched)
+    assert ends == ends_too
+    assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)
+
+
+def test_the_search_is_bounded_and_finds_what_functions_name() -> None:
+    inner = np.random.default_rng(5)
+    chain: Any = inner
+    for _ in range(6):
+        chain = [chain]
+    loop: List[Any] = []
+    loop += [loop, {"x": loop}]
+
+    def by_closure() -> Any:
+        return inner.random()
+
+    def by_global() -> Any:
+        return helper()
+
+    found = Generators()
+    before = len(found.all())
+    found.search(loop, loop, list(range(10**5)))
+    assert len(found.all()) == before
+    for root in (chain, by_closure, functools.partial(by_closure)):
+        found = Generators()
+        found.search(root, root)
+        assert any(item is inner for item, _ in found.all())
+    found = Generators()
+    found.search(by_global, by_global)
+    assert any(item is of_module for item, _ in found.all())
+
+
+def test_a_generator_without_a_state_is_left_alone() -> None:
+    system = random.SystemRandom()
+    found = Generators()
+    found.search(system, [system])
+    state = PythonState(found)
+    np.random.seed(1)
+    first = np.random.rand()
+    with state.in_place():
+        np.random.rand()
+    np.random.seed(1)
+    assert np.random.rand() == first
