@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from npu_overflow.errors import DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
+from npu_overflow.errors import CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
 
 __all__ = ["INSTALL", "FetchedTree", "fetch_tree", "is_url", "read", "reports_at"]
 
@@ -130,7 +130,7 @@ class FetchedTree:
 
     Args:
         path: what to analyze there.
-        refused: names of the listing that were left out (not safe as file names, too deep, or links).
+        refused: what was left out: names that are not safe as file names, too deep, or links; records that could not be read.
         fetch: brings one file of the tree; until then it is empty. Raises DumpFormatError where that can't be.
     """
 
@@ -169,13 +169,19 @@ def fetch_tree(
     # the levels above tell run and device where the URL names a folder inside a tree
     base = os.path.join(folder, *[level for level in root.split("/") if _is_safe(level)][-8:])
     os.makedirs(base, exist_ok=True)
-    fetching = _Fetching(system, url, most_bytes)
+    fetching = _Fetching(system, url, most_bytes, refused)
     for item in items:
         local = os.path.join(base, *item.levels)
-        os.makedirs(os.path.dirname(local), exist_ok=True)
+        try:
+            os.makedirs(os.path.dirname(local), exist_ok=True)
+            with open(local, "xb"):
+                pass
+        except (FileExistsError, NotADirectoryError):  # listed twice, or as a file and as a folder
+            refused.append(item.path[:200])
+            continue
+        except OSError as error:
+            raise CannotWrite.of(local, error) from error
         fetching.waiting[local] = item
-        with open(local, "xb"):
-            pass
     now = [local for local, item in fetching.waiting.items() if _MANIFEST.match(item.levels[-1]) or wanted(item.levels[-1])]
     for start in range(0, len(now), _BATCH):
         step(start, len(now))
@@ -231,7 +237,8 @@ def _is_safe(level: str) -> bool:
 class _Fetching:
     """Brings files until a number of bytes is used up."""
 
-    def __init__(self, system: Any, url: str, most: int) -> None:
+    def __init__(self, system: Any, url: str, most: int, refused: List[str]) -> None:
+        self._refused = refused
         self.waiting: Dict[str, _Item] = {}
         self._system = system
         self._url = url
@@ -265,12 +272,7 @@ class _Fetching:
         except DumpFormatError as error:
             if error.code == "remote.left_out":
                 raise PathError("remote.large", path=self._url, most=self._most) from None
-            raise PathError("remote.unreadable", path=self.waiting_path(path), reason=error.message()) from None
-
-    def waiting_path(self, path: str) -> str:
-        """Where a local file comes from."""
-        item = self.waiting.get(path)
-        return self._url if item is None else str(self._system.unstrip_protocol(item.path))
+            self._refused.append(self.waiting[path].path[:200])
 
     def one(self, path: str) -> None:
         """Bring one file, if it was not brought yet.

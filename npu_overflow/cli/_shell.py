@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shutil
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
-from npu_overflow.errors import NpuOverflowError
+from npu_overflow.errors import CannotWrite, NpuOverflowError
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
@@ -25,6 +26,8 @@ PROGRAM = "npu-overflow"
 TRACEBACK = "NPU_OVERFLOW_TRACEBACK"
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+_NO_ROOM = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -84,6 +87,8 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
+        if error.filename is None and error.errno in _NO_ROOM:  # standard output is a file on a disk that refuses
+            return complain_of(CannotWrite.of(texts.say("cli.stdout", language), error), language)
         complain(texts.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
         return FAILED
     except MemoryError:
