@@ -166,6 +166,7 @@ class _Analysis:
             self._interrupted("remark.interrupted.records", done=selection.read, total=total)
         elif selection.read < total:
             self.remarks.append(("remark.first_records", {"read": selection.read, "total": total}))
+        self.growing.note_records(selection.problems)
         self.problems.extend(selection.problems)
         if single is not None and single.name.kind != "record":
             found = [item for item in selection.found if self._is_dump_of(item, single.path)]
@@ -213,7 +214,8 @@ class _Analysis:
         if opened.looked:
             return
         opening.look(opened, self.fetch)
-        self.growing.note(opened)
+        if self.fetch is None:
+            self.growing.note(opened)
 
     def _look_at_hosts(self, operators: Sequence[Opened]) -> None:
         """On a tree of the host collector each operator's own file says what it is: open all, without reading tensors."""

@@ -98,10 +98,9 @@ def _lately(path: str) -> bool:
 
 def _is_record(path: str) -> bool:
     try:
-        read_record(path)
+        return not read_record(path).problems
     except NpuOverflowError:
         return False
-    return True
 
 
 def _is_dump(path: str) -> bool:
