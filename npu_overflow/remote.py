@@ -4,9 +4,11 @@ A listing and what it lists come from elsewhere: every name is checked before a 
 """
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow.errors import CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
@@ -62,26 +64,29 @@ def _reason(error: BaseException) -> str:
     return str(text).strip().rstrip(".")[:500]
 
 
-def reports_at(url: str, most: int) -> Iterator[str]:
+def reports_at(url: str, most: int) -> Iterator[Tuple[str, Callable[[int], bytes]]]:
     """The saved reports that a URL names: itself, those that its ``*`` stands for, or those in a folder and below it.
+
+    Returns:
+        pairs: the name to show, and what reads at most so many bytes of it (see ``read``).
 
     Raises:
         PathError: there is none, or it can't be listed. See also ``_open``.
     """
     system, path = _open(url)
-    count = 0
     try:
         if any(character in path for character in "*?["):
             found: Iterator[str] = iter(sorted(str(name) for name in system.glob(path)))
         elif system.isdir(path):
             found = (item.path for item in _walk(system, path, []) if _REPORT.match(item.path.rsplit("/", 1)[-1]))
         else:
-            found = iter([path])
-        for name in found:
-            if count >= most:
-                return
+            yield url, partial(_read, system, path, url)
+            return
+        count = 0
+        for name in itertools.islice(found, most):
             count += 1
-            yield str(system.unstrip_protocol(name))
+            shown = str(system.unstrip_protocol(name))
+            yield shown, partial(_read, system, name, shown)
     except NpuOverflowError:
         raise
     except Exception as error:
@@ -97,9 +102,13 @@ def read(url: str, most: int) -> bytes:
         PathError: missing, unreadable, or of more than ``most`` bytes. See also ``_open``.
     """
     system, path = _open(url)
+    return _read(system, path, url, most)
+
+
+def _read(system: Any, path: str, shown: str, most: int) -> bytes:
+    pieces, left = [], most + 1
     try:
         with system.open(path, "rb") as file:
-            pieces, left = [], most + 1
             while left > 0:
                 piece = file.read(min(left, _PIECE))
                 if not piece:
@@ -107,11 +116,11 @@ def read(url: str, most: int) -> bytes:
                 pieces.append(piece)
                 left -= len(piece)
     except FileNotFoundError:
-        raise PathError("path.missing", path=url) from None
+        raise PathError("path.missing", path=shown) from None
     except Exception as error:
-        raise PathError("remote.unreadable", path=url, reason=_reason(error)) from error
+        raise PathError("remote.unreadable", path=shown, reason=_reason(error)) from error
     if left <= 0:
-        raise PathError("remote.large_file", path=url, most=most)
+        raise PathError("remote.large_file", path=shown, most=most)
     return b"".join(pieces)
 
 

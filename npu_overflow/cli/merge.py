@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from typing import Callable, Iterator, List, Optional, Tuple
 
 from npu_overflow import remote
@@ -80,8 +81,8 @@ class _Reading:
         try:
             for given in arguments:
                 try:
-                    for path in _files(given):
-                        self._take(path)
+                    for path, read in _files(given):
+                        self._take(path, read)
                 except NpuOverflowError as error:
                     self._fail(given, error)
         except KeyboardInterrupt:
@@ -90,10 +91,10 @@ class _Reading:
             return True
         return False
 
-    def _take(self, path: str) -> None:
+    def _take(self, path: str, read: Callable[[int], bytes]) -> None:
         self._progress.step("progress.reports", self._merging.count)
         try:
-            content = _content(path)
+            content = read(MOST_BYTES)
             self._merging.add(_parsed(path, content), hashlib.sha256(content).digest())
         except NpuOverflowError as error:
             self._fail(path, error)
@@ -131,11 +132,16 @@ class _Reading:
         return replace(merged, problems=(*self._problems, *merged.problems), remarks=remarks)
 
 
-def _files(path: str) -> Iterator[str]:
-    """The reports that an argument names: itself, those that its ``*`` stands for, or those in a folder and below it."""
+def _files(path: str) -> Iterator[Tuple[str, Callable[[int], bytes]]]:
+    """The reports that an argument names: itself, those that its ``*`` stands for, or those in a folder and below it; and what reads each."""
     if remote.is_url(path):
         yield from remote.reports_at(path, MOST_REPORTS)
-        return
+    else:
+        for name in _local_files(path):
+            yield name, partial(_content, name)
+
+
+def _local_files(path: str) -> Iterator[str]:
     if not os.path.lexists(path) and glob.has_magic(path):
         found = sorted(glob.glob(path))
         if not found:
@@ -156,20 +162,18 @@ def _files(path: str) -> Iterator[str]:
         raise PathError("merge.none_in_folder", path=path)
 
 
-def _content(path: str) -> bytes:
-    if remote.is_url(path):
-        return remote.read(path, MOST_BYTES)
+def _content(path: str, most: int) -> bytes:
     if not os.path.exists(path):
         raise PathError("merge.missing", path=path)
     if not os.path.isfile(path):
         raise PathError("merge.no_report", path=path, reason="not a regular file")
     try:
         with open(path, "rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(most + 1)
     except OSError as error:
         raise PathError("path.unreadable", path=path, reason=error.strerror or str(error)) from error
-    if len(content) > MOST_BYTES:
-        raise PathError("merge.no_report", path=path, reason="more than %d bytes" % MOST_BYTES)
+    if len(content) > most:
+        raise PathError("merge.no_report", path=path, reason="more than %d bytes" % most)
     return content
 
 

@@ -83,11 +83,6 @@ class Ranks:
             self._bits.extend(bytes((rank >> 3) + 1 - len(self._bits)))
         self._bits[rank >> 3] |= 1 << (rank & 7)
 
-    def __contains__(self, rank: object) -> bool:
-        if not isinstance(rank, int) or not 0 <= rank < _MOST_BITS:
-            return rank in self._large
-        return rank >> 3 < len(self._bits) and bool(self._bits[rank >> 3] >> (rank & 7) & 1)
-
     def sorted(self) -> List[int]:
         """All of them."""
         small = [place * 8 + bit for place, byte in enumerate(self._bits) if byte for bit in range(8) if byte >> bit & 1]

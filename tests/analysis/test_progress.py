@@ -41,9 +41,8 @@ def test_it_is_silent_for_two_seconds_then_says_bytes_and_time_left() -> None:
         asked.append(1)
         return 4 * 10**9
 
-    for now, done in ((0.0, 0), (1.0, 1), (1.9, 2)):
-        clock.now = now
-        progress.step("progress.operators", done, 8, lambda: done * 10**9 // 2, all_bytes)
+    for clock.now in (0.0, 1.0, 1.9):
+        progress.step("progress.operators", 0, 8, lambda: 0, all_bytes)
     assert (lines(file), asked) == ([], [])
     clock.now = 3.0
     progress.step("progress.operators", 2, 8, lambda: 10**9, all_bytes)
