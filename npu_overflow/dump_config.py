@@ -217,6 +217,10 @@ def loaded_adapter() -> Any:
 
 def is_device_open(npu_device: Any = None) -> bool:
     """Whether a device was opened in this process. A closed one counts: opening it again gives the stale handle and reads no options."""
+    inner = getattr(npu_device if npu_device is not None else loaded_adapter(), "npu_device", None)
+    if inner is not None and not hasattr(inner, "_npu_device_instances"):  # an adapter that keeps them elsewhere: ask for the default
+        asks = getattr(inner, "global_npu_ctx", None)
+        return callable(asks) and asks() is not None
     return bool(_instances(npu_device))
 
 

@@ -390,6 +390,9 @@ def _backend_variable(variable: Any) -> Any:
 
 def _number(variable: Any) -> Any:
     value = _backend_variable(variable)
+    read = getattr(value, "value", None)
+    if callable(read):  # half the time of the variable's own ``numpy``, which makes a copy on the way
+        value = read()
     return value.numpy() if hasattr(value, "numpy") else value
 
 

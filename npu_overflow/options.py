@@ -55,7 +55,8 @@ class WatchOptions:
         on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a restart request.
         on_report: called with each Report.
         optimizer: the loss-scale optimizer, or a list of them, where they can't be found.
-        restore: start from the weights saved at the trigger of the run before.
+        restore: start from the weights, the optimizer's state and the loss scale saved at the trigger of the run before (in ``fit``; a loop of one's
+            own starts from its own beginning and says so).
         tensorboard_dir: folder for scalars and text.
         language: "en", "zh" or None for the user's locale.
         verbose: 0 prints nothing but errors.

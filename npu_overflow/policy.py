@@ -85,6 +85,15 @@ class Policy:
         self._quiet_until: Optional[int] = None
 
     @property
+    def calibrating(self) -> bool:
+        """Whether overflows are still forgiven, as the scale may have begun too high."""
+        return self._calibrating and self.guarded
+
+    def lost(self, steps: int) -> None:
+        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights, and they were lost."""
+        self.overflowing_steps = min(self.steps, self.overflowing_steps + steps)
+
+    @property
     def rate(self) -> float:
         """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0 before the first."""
         return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0

@@ -20,6 +20,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
+from npu_overflow.collectors.weights import weights_are_lost
 from npu_overflow.errors import CannotCollect, CannotWrite
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
@@ -120,11 +121,12 @@ class Session(Reporting, Restarting, Pausing):
         self._requested: Set[str] = set()
         self._beside: Optional[Tuple[threading.Thread, List[Any]]] = None
         self._waiting = None
-        self._listened = 0.0
+        self._listen_again = 0.0
         self._collect_from: Optional[int] = None
         self._collect_since = 0.0
         self._last_culprit = self.script.culprit
         self._loss_was_bad = False
+        self._lost_since: Optional[int] = None  # the step after the last one whose loss was seen to be non-finite
         dump_path = os.path.abspath(options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
         self._training = Training(
             options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say, fail=self.fail
@@ -252,6 +254,7 @@ class Session(Reporting, Restarting, Pausing):
 
     def _end(self, failed: bool = False) -> None:
         self._active = False
+        failed = failed and not self._paused  # what failed later was not the training
         try:
             if not failed and getattr(self._collector, "lasts", False) and not getattr(self._collector, "needs_restart", False) and self._step > self._looked:
                 self._look(None)  # what lies on disk since the last look
@@ -260,6 +263,7 @@ class Session(Reporting, Restarting, Pausing):
                 self._report(short=failed)
             self._listen_for_the_last_time(failed)
             if self.state != "off" and not failed:
+                self._last_loss_seen()
                 self._closing_line()
         finally:
             self.board.close()
@@ -274,6 +278,8 @@ class Session(Reporting, Restarting, Pausing):
         seen = [(policy.overflowing_steps, policy.steps, policy.rate) for policy in policies if policy.overflowing_steps]
         for overflowing, steps, rate in seen:
             self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
+        if self.state == "watching" and not self.reports and any(policy.calibrating and policy.overflowing_steps for policy in policies):
+            self.say("watch.rate.warmup", step=self.drops[-1][0] if self.drops else "…")
         assert self._training is not None
         if self._step == 0 and not self._training.readers and self._by_itself:
             self.say("watch.no_optimizer", always=True)
@@ -324,6 +330,8 @@ class Session(Reporting, Restarting, Pausing):
         self._step += steps
         if self._restoring and self._training is not None:
             self._restore(self._training.model)
+        if finite is not None:
+            self._loss_seen(self._step - 1, finite)
         if finite is False:
             self._loss_was_bad = True
             if self._training is not None and self._training.bad_since is None:
@@ -369,6 +377,20 @@ class Session(Reporting, Restarting, Pausing):
         if steps:
             self._collector.moved(call)
             self.after_steps(steps)
+
+    def _loss_seen(self, step: int, finite: bool) -> None:
+        """Steps between two non-finite losses, whose own are hidden in a running mean, overflowed too: nothing guards the weights."""
+        if not finite and self._lost_since is not None and self._training is not None:
+            for reader, policy in zip(self._training.readers, self._policies):
+                if not reader.guarded:
+                    policy.lost(step - self._lost_since)
+        self._lost_since = None if finite else step + 1
+
+    def _last_loss_seen(self) -> None:
+        """No further loss will be seen: the weights tell how the steps since the last one went."""
+        if self._lost_since is not None and self._training is not None and self._step > self._lost_since:
+            self._loss_seen(self._step, not weights_are_lost(self._training.model))
+        self._lost_since = None
 
     @_harmless
     def epoch_begins(self) -> None:

@@ -47,6 +47,7 @@ class Pausing:
     _choose_collector: Callable[..., bool]
     _look: Callable[[Optional[bool]], None]
     _report: Callable[[], None]
+    _last_loss_seen: Callable[[], None]
     _take: Callable[[], None]
     _optimizers: Callable[[Any], List[Any]]
 
@@ -62,6 +63,7 @@ class Pausing:
             if self.state == "collecting":
                 self._report()
             assert self._training is not None
+            self._last_loss_seen()
             self._known = [(weakref.ref(reader.optimizer), policy) for reader, policy in zip(self._training.readers, self._policies)]
             self._training.readers.clear()
             self._policies = []

@@ -27,6 +27,8 @@ LISTEN_SECONDS = 20.0
 #: … where an exception has ended the training, this long
 LISTEN_SHORTLY = 3.0
 _POLL_SECONDS = 0.2
+#: between two steps asking takes one part in so many of the time: with a thousand ranks it is slow
+_SHARE = 50
 
 
 @dataclasses.dataclass
@@ -64,7 +66,7 @@ class Reporting:
     _ranks: ranks.Ranks
     _step: int
     _waiting: Optional[_Waiting]
-    _listened: float
+    _listen_again: float
     _collect_from: Optional[int]
     _last_culprit: Optional[str]
     _beside: Optional[Tuple[threading.Thread, List[Any]]]
@@ -170,12 +172,13 @@ class Reporting:
     def _listen(self, seconds: float = 0.0) -> None:
         """What depends on other ranks, as soon as they know: whether this rank speaks, and whose overflow it was. No longer than the bound."""
         now = time.monotonic()
-        if self._waiting is None or (not seconds and now - self._listened < _POLL_SECONDS):
+        if self._waiting is None or (not seconds and now < self._listen_again):
             return
         until = min(self._waiting.until, now + seconds)
         while not self._settled(self._waiting) and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
-        self._listened = time.monotonic()
+        ended = time.monotonic()
+        self._listen_again = ended + max(_POLL_SECONDS, _SHARE * (ended - now))
 
     def _settled(self, waiting: _Waiting) -> bool:
         """Speak, or be quiet for good, where that is known; True then."""

@@ -182,3 +182,48 @@ def test_trainings_run_as_printed(page: Path, place: Path) -> None:
         assert done.returncode == 0, "%s\n%s" % (line, done.stderr)
         assert "Traceback" not in done.stderr
         assert {"en": "First overflowing operator\n", "zh": "首个溢出的算子\n"}[language] in done.stdout, "%s\n%s\n%s" % (line, done.stdout, done.stderr)
+
+
+#: what the examples in Python take for granted
+AROUND = """
+import numpy as np
+import tensorflow as tf
+import npu_overflow
+
+inputs = tf.keras.Input((4,))
+model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
+model.compile("sgd", "mse")
+data = tf.data.Dataset.from_tensors((np.ones((2, 4), np.float32), np.ones((2, 1), np.float32)))
+
+
+def train():
+    model.fit(data, verbose=0)
+
+
+# ---- as printed
+"""
+
+
+def python_blocks(page: Path) -> List[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=_ids)
+def test_examples_in_python_run_as_printed(page: Path, place: Path) -> None:
+    """In order, in one process; what opens a device in one of its own, on the double of the vendor's adapter, where the model is made afterwards."""
+    code = python_blocks(page)
+    opening = [block for block in code if "as_default()" in block]
+    programs = ["".join(block.partition("as_default()\n")[:2]) + AROUND + block.partition("as_default()\n")[2] for block in opening]
+    rest = [block for block in code if block not in opening]
+    if rest:
+        programs.append(AROUND + "\n".join(rest))
+    assert programs
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT / "tests" / "fake_npu_device"), os.environ.get("PYTHONPATH", "")]),
+                       CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="3", LANG="en_US.UTF-8")  # fmt: skip
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    for program in programs:
+        Path("page.py").write_text(program, encoding="utf-8")
+        done = subprocess.run([sys.executable, "page.py"], cwd=str(place), env=environment, timeout=300, **pipes)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr and "turned itself off" not in done.stderr, done.stderr

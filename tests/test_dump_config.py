@@ -122,7 +122,26 @@ def test_older_adapters_lack_options(old_npu_device: Any) -> None:
     assert not hasattr(old_npu_device, "is_inf_nan_enabled")
 
 
+def test_an_adapter_that_keeps_its_devices_elsewhere_is_asked_for_the_default(npu_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(npu_device.npu_device, "_npu_device_instances")
+    answers = [None, object()]
+    monkeypatch.setattr(npu_device.npu_device, "global_npu_ctx", lambda: answers.pop(0))
+    assert [is_device_open(npu_device), is_device_open(npu_device)] == [False, True]
+
+
 # --- overflow
+
+
+@pytest.mark.parametrize("action", ["overflow", "dump"])
+def test_only_options_that_are_there_are_set(npu_device: Any, action: str) -> None:
+    # "Older versions lack some: set only what is there." Setting another is a ValueError.
+    dump = npu_device.global_options().dump_config
+    for name in ("dump_debug_mode", "dump_step", "dump_mode"):
+        dump._options.remove(name)
+        del dump.__dict__[name]
+    npu_device_dump_config(npu_device, action)
+    assert npu_device.global_options().as_dict()["enable_dump_debug" if action == "overflow" else "enable_dump"] == "1"
+    assert not {"dump_debug_mode", "dump_step", "dump_mode"} & set(npu_device.global_options().as_dict())
 
 
 def test_overflow_is_configured(npu_device: Any, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ Both are of CANN's types and names. From a tree of the host collector neither ca
 from __future__ import annotations
 
 import json
+import math
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Match, NamedTuple, Optional, Sequence, Tuple
 
 from npu_overflow.dump import codes
 from npu_overflow.errors import PathError
@@ -26,6 +27,9 @@ _CODE = "keep_float32"
 _TYPE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 #: what a name looks like that stands in a line of its own: no blanks, nothing that ends the name
 _NAME = re.compile(r"^(?!.*::)[A-Za-z0-9_.][A-Za-z0-9_./\\>:@-]{0,999}\Z")
+
+#: what stands in JSON as an escape can only be written back as one
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 _LISTS = ("black-list", "white-list", "gray-list")
 
@@ -86,22 +90,33 @@ def merge_mixlist(existing: Optional[str], types: Sequence[str]) -> Tuple[str, L
     elsewhere = set(_names_of(black, "to-remove", "black-list"))
     for name in _LISTS[1:]:
         elsewhere |= set(_names_of(_dict_of(data, name), "to-add", name))
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n", [name for name in types if name in elsewhere]
+    return _SURROGATES.sub(_escaped, json.dumps(data, indent=2, ensure_ascii=False)) + "\n", [name for name in types if name in elsewhere]
 
 
 def _read(text: str) -> Dict[str, Any]:
+    def refuse(number: str) -> float:
+        raise ValueError("%s is no number of JSON" % number)
+
+    def exact(number: str) -> float:
+        value = float(number)
+        return value if math.isfinite(value) else refuse(number)
+
     def whole(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
         if len({name for name, _ in pairs}) != len(pairs):
             raise ValueError("a name stands twice")
         return dict(pairs)
 
     try:
-        data = json.loads(text.lstrip("\ufeff"), object_pairs_hook=whole)
+        data = json.loads(text.lstrip("\ufeff"), object_pairs_hook=whole, parse_float=exact, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise PathError("mixlist.not_json", reason=str(error)) from None
     if not isinstance(data, dict):
         raise PathError("mixlist.not_json", reason=type(data).__name__)
     return data
+
+
+def _escaped(match: Match[str]) -> str:
+    return json.dumps(match.group())[1:-1]
 
 
 def _dict_of(data: Dict[str, Any], name: str) -> Dict[str, Any]:
@@ -141,14 +156,15 @@ def merge_dtypes(existing: Optional[str], lines: Sequence[str]) -> Tuple[str, Li
     """The file for ``customize_dtypes``.
 
     Args:
-        existing: text of the file that is there, or None. Its lines stay first and as they are.
+        existing: text of the file that is there, or None. It stays as it is, what is new stands behind it, with its line ends.
         lines: lines to add.
 
     Returns:
         the new text, and the operators that the file names already with other types: its own line wins.
     """
-    kept = (existing or "").splitlines()
-    known = {line.split("::", 1)[0].strip(): line.strip() for line in kept if "::" in line and not line.lstrip().startswith("OpType::")}
+    kept = existing or ""
+    lines_of = [line.lstrip("\ufeff") for line in kept.split("\n")]
+    known = {line.split("::", 1)[0].strip(): line.strip() for line in lines_of if "::" in line and not line.lstrip().startswith("OpType::")}
     added, conflicts = [], []
     for line in sorted(set(lines)):
         name = line.split("::", 1)[0]
@@ -156,4 +172,7 @@ def merge_dtypes(existing: Optional[str], lines: Sequence[str]) -> Tuple[str, Li
             added.append(line)
         elif known[name] != line:
             conflicts.append(name)
-    return "".join(line + "\n" for line in [*kept, *added]), conflicts
+    end = "\r\n" if "\r\n" in kept else "\n"
+    if kept and added and not kept.endswith("\n"):
+        kept += end
+    return kept + "".join(line + end for line in added), conflicts

@@ -8,7 +8,7 @@ import os
 import re
 from dataclasses import replace
 from functools import partial
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
 
 from npu_overflow import remote
 from npu_overflow.cli import _shell
@@ -16,6 +16,9 @@ from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError
 from npu_overflow.report import texts
 from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Problem, Remark, Report
+
+if TYPE_CHECKING:
+    from npu_overflow.report.merge import Merging
 
 __all__ = ["ALIASES", "add_arguments", "run"]
 
@@ -95,7 +98,7 @@ class _Reading:
         self._progress.step("progress.reports", self._merging.count)
         try:
             content = read(MOST_BYTES)
-            self._merging.add(_parsed(path, content), hashlib.sha256(content).digest())
+            _add(self._merging, path, content)
         except NpuOverflowError as error:
             self._fail(path, error)
 
@@ -177,8 +180,8 @@ def _content(path: str, most: int) -> bytes:
     return content
 
 
-def _parsed(path: str, content: bytes) -> Report:
+def _add(merging: Merging, path: str, content: bytes) -> None:
     try:
-        return Report.from_json(content.decode("utf-8"))
+        merging.add_json(content.decode("utf-8"), hashlib.sha256(content).digest())
     except (UnicodeDecodeError, DumpFormatError) as error:
         raise PathError("merge.no_report", path=path, reason=str(error)) from None

@@ -13,6 +13,7 @@ from npu_overflow.collectors.blame import Origin
 from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher
 from npu_overflow.collectors.python_state import Generators, PythonState
+from npu_overflow.collectors.quiet import quiet
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
@@ -145,7 +146,8 @@ class Replay:
     def _run_step(self, hooks: Hooks, undo: UndoLog) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
         try:
-            _boundary(lambda: self._run(hooks.next_call))
+            with quiet():
+                _boundary(lambda: self._run(hooks.next_call))
         except Exception as error:
             if undo.refused is not None:
                 raise undo.refused from None

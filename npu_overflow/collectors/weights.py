@@ -10,7 +10,16 @@ import numpy as np
 
 from npu_overflow import loss_scale
 
-__all__ = ["load_state", "load_weights", "save_weights", "weights_path"]
+__all__ = ["load_state", "load_weights", "save_weights", "weights_are_lost", "weights_path"]
+
+
+def weights_are_lost(model: Any) -> bool:
+    """Whether any weight of a Keras model is non-finite; they are read one by one."""
+    for weight in getattr(model, "weights", ()):
+        with contextlib.suppress(Exception):  # not initialised, not numbers, or on a device that is gone
+            if not np.isfinite(np.asarray(weight.numpy(), np.float64)).all():
+                return True
+    return False
 
 
 def weights_path(folder: str, rank: int) -> str:

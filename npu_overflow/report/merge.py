@@ -4,15 +4,18 @@ Reports come one after the other and go again: what stays are the first operator
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from npu_overflow.errors import UsageError
+from npu_overflow.errors import DumpFormatError, UsageError
 from npu_overflow.report import texts
 from npu_overflow.report.merge_parts import First, Ranks, Seen, Some
-from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.restore import restore_part
 
 __all__ = ["Merging", "merge"]
 
@@ -46,13 +49,25 @@ def merge(reports: Iterable[Report], most: Optional[int] = None) -> Report:
 
 
 class _Held(NamedTuple):
-    """An operator, the path that its files are relative to, and what its report says of the run."""
+    """An operator, the path that its files are relative to, what its report says of the run, and the JSON of its tensors where it has none yet."""
 
     operator: Operator
     path: str
     version: str
     mode: Optional[str]
     host: Optional[Mapping[str, Any]]
+    tensors: Optional[Mapping[str, Any]] = None
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """What a report's JSON says of an operator's tensors."""
+
+    inputs: Optional[Tuple[TensorSummary, ...]] = None
+    outputs: Optional[Tuple[TensorSummary, ...]] = None
+
+
+_TENSORS = ("inputs", "outputs")
 
 
 class _Order:
@@ -88,11 +103,29 @@ class Merging:
         self._remarks: Some[Remark] = Some(_MOST_REMARKS)
         self._scale: Optional[LossScale] = None
 
-    def add(self, report: Report, digest: Optional[bytes] = None) -> None:
+    def add_json(self, text: str, digest: bytes) -> None:
+        """Take one more report, as JSON: tensors of operators that are not kept are never made.
+
+        Raises:
+            DumpFormatError: it is no report.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise DumpFormatError("report.not_json", why=str(error)) from None
+        operators = data.get("operators") if isinstance(data, dict) else None
+        if not isinstance(operators, list) or not all(isinstance(item, dict) for item in operators):
+            self.add(Report.from_dict(data), digest)  # which says what is wrong
+            return
+        tensors = [{name: item.pop(name) for name in _TENSORS if item.get(name) is not None} for item in operators]
+        self.add(Report.from_dict(data), digest, tensors)
+
+    def add(self, report: Report, digest: Optional[bytes] = None, tensors: Sequence[Mapping[str, Any]] = ()) -> None:
         """Take one more report.
 
         Args:
             digest: tells whether it came already; None makes one of its content.
+            tensors: JSON of the tensors of its operators, where they are not in it.
         """
         if not self._seen.first_time(digest or hashlib.sha256(report.to_json().encode("utf-8", "backslashreplace")).digest()):
             return
@@ -110,31 +143,35 @@ class Merging:
         if report.first is None:
             self._quiet.add(rank)
         for index, operator in enumerate(report.operators):
-            self._take(report, rank, index, operator)
+            self._take(report, rank, index, operator, tensors[index] if tensors else None)
         for problem in report.problems:
             self._problems.add((report.path, problem.file, problem.reason), (report.path, problem))
         for remark in report.remarks:
             self._remarks.add(remark.text, remark)
 
-    def _take(self, report: Report, rank: int, index: int, operator: Operator) -> None:
+    def _take(self, report: Report, rank: int, index: int, operator: Operator, tensors: Optional[Mapping[str, Any]]) -> None:
         self._operators += 1
         owner = rank if operator.rank is None else operator.rank
-        held = _Held(replace(operator, rank=owner), report.path, report.version, report.mode, report.host)
+        is_finding = index == report.first_index
+        if is_finding:
+            self._with_finding.add(owner)
+        if operator.train_step is None:
+            self._by_step = None
+        at_or_after = report.first_index is not None and index >= report.first_index
+        wanted: List[Tuple[Any, First[_Held]]] = []
+        for order, in_step in ((self._by_time, False), (self._by_step, True)):
+            if order is not None:
+                key = _key(operator, owner, in_step)
+                places = [order.from_finding if at_or_after else order.others] + ([order.findings] if is_finding else [])
+                wanted += [(key, place) for place in places if place.wants(key)]
+        if not wanted:
+            return
+        held = _Held(replace(operator, rank=owner), report.path, report.version, report.mode, report.host, tensors)
         files = [None if name is None else os.path.join(report.path, name) for name in (operator.record_file, operator.dump_file)]
         # ranks that share a folder list each other's operators
         name = (owner, *files, operator.timestamp, operator.task_id, operator.stream_id, operator.context_id, operator.thread_id, operator.op_name)
-        if operator.train_step is None:
-            self._by_step = None
-        for order, in_step in ((self._by_time, False), (self._by_step, True)):
-            if order is None:
-                continue
-            key = _key(operator, owner, in_step)
-            if index == report.first_index:
-                order.findings.add(key, name, held)
-            at_or_after = report.first_index is not None and index >= report.first_index
-            (order.from_finding if at_or_after else order.others).add(key, name, held)
-        if index == report.first_index:
-            self._with_finding.add(owner)
+        for key, place in wanted:
+            place.add(key, name, held)
 
     def report(self) -> Report:
         """The report of all that were added; more can be added afterwards.
@@ -198,6 +235,10 @@ def _key(operator: Operator, rank: int, in_step: bool) -> Tuple[Any, ...]:
 def _moved(held: _Held, root: str) -> Operator:
     """The operator with its files relative to ``root``."""
     operator = held.operator
+    if held.tensors:
+        with contextlib.suppress(DumpFormatError):  # damaged ones: the operator itself is still worth showing
+            tensors = restore_part(_Tensors, held.tensors, "operators")
+            operator = replace(operator, inputs=tensors.inputs, outputs=tensors.outputs)
     return replace(operator, dump_file=_file(held.path, operator.dump_file, root), record_file=_file(held.path, operator.record_file, root))
 
 

@@ -26,6 +26,10 @@ class First(Generic[Item]):
         self._kept: List[Tuple[Any, int, Hashable, Item]] = []
         self._names: Set[Hashable] = set()
 
+    def wants(self, key: Any) -> bool:
+        """Whether an item with this key could be kept."""
+        return self._most is None or len(self._kept) < self._most or (bool(self._kept) and bool(key < self._kept[-1][0]))
+
     def add(self, key: Any, name: Hashable, item: Item) -> None:
         """Keep ``item`` if its key is small enough; ``name`` tells whether it is there already."""
         if name in self._names:
@@ -34,7 +38,7 @@ class First(Generic[Item]):
         entry = (key, self._count, name, item)
         if self._most is None:
             self._kept.append(entry)
-        elif len(self._kept) < self._most or (self._kept and key < self._kept[-1][0]):
+        elif self.wants(key):
             bisect.insort(self._kept, entry)
         else:
             return

@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Type, TypeVar
 from npu_overflow.errors import DumpFormatError
 from npu_overflow.report.model import TEXT_KEYS
 
-__all__ = ["restore", "restore_json"]
+__all__ = ["restore", "restore_json", "restore_part"]
 
 _T = TypeVar("_T")
 
@@ -51,6 +51,15 @@ def restore(cls: Type[_T], data: Any) -> _T:
     if first is not None and not 0 <= first < len(report.operators):
         raise _wrong("first", first)
     return typing.cast(_T, report)
+
+
+def restore_part(cls: Type[_T], data: Any, where: str) -> _T:
+    """A part of a report, such as one operator, that ``data`` describes; ``where`` names it in errors.
+
+    Raises:
+        DumpFormatError: a field of another type.
+    """
+    return typing.cast(_T, _dataclass(cls, data, where))
 
 
 def _dataclass(cls: Any, data: Any, where: str) -> Any:

@@ -65,11 +65,39 @@ def test_nothing_is_lost(white: Any, black: Any, new: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{", "3", '{"black-list": []}', '{"black-list": {"to-add": "Mul"}}', '{"black-list": {"to-add": [1]}}', '{"a": 1, "a": 2}', "[" * 5000],
+    [
+        *("[]", "{", "3", "null", '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"black-list": {}} // mine', '{"white-list": {"to-add": {}}}'),
+        *('{"black-list": []}', '{"black-list": {"to-add": "Mul"}}', '{"black-list": {"to-add": [1]}}', '{"a": 1, "a": 2}', "[" * 5000),
+    ],
 )
 def test_another_file_is_left_alone(text: str) -> None:
     with pytest.raises(PathError):
         merge_mixlist(text, ["Mul"])
+
+
+#: any JSON, as a user may keep beside the lists
+FREE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text() | st.just("\ud800"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5).filter(lambda name: not name.endswith("-list")), FREE, max_size=4),
+    st.dictionaries(st.sampled_from(["to-remove", "x"]), NAMES, max_size=2),
+    NAMES,
+    st.sampled_from([None, 0, 2, 7]),
+    st.booleans(),
+)
+def test_whatever_else_stands_in_the_file_is_kept(free: Any, beside: Any, new: Any, indent: Any, escaped: bool) -> None:
+    """Unknown keys of any kind, the user's other lists, in any formatting; the file can be written as UTF-8."""
+    existing = dict(free, **{"gray-list": {"to-add": ["Zeta"]}, "black-list": dict(beside, **{"to-add": ["Softmax"]})})
+    given_text = json.dumps(existing, indent=indent, ensure_ascii=escaped or "\ud800" in str(existing))
+    text, _ = merge_mixlist(given_text, new)
+    text.encode("utf-8")
+    expected = dict(existing, **{"black-list": dict(beside, **{"to-add": sorted({"Softmax", *new})})})
+    assert json.loads(text) == expected and list(json.loads(text)) == list(existing)
 
 
 def test_a_byte_order_mark_and_an_empty_file_are_no_obstacle() -> None:
@@ -96,3 +124,16 @@ def test_lines_are_merged_into() -> None:
     assert text == existing + "\nnet/a::InputDtype:float32\nnet/z::InputDtype:float32\n"
     assert conflicts == ["net/b"]
     assert merge_dtypes(text, ["net/a::InputDtype:float32"]) == (text, [])
+
+
+@given(st.text())
+def test_the_users_lines_stay_as_they_are(existing: str) -> None:
+    """Whatever they are, to the last byte; what is new stands behind them."""
+    text, _ = merge_dtypes(existing, ["net/a::InputDtype:float32"])
+    assert text.startswith(existing)
+    assert [line.strip() for line in text.split("\n")].count("net/a::InputDtype:float32") >= (existing == "")
+
+
+def test_lines_of_windows_and_a_byte_order_mark() -> None:
+    text, conflicts = merge_dtypes("\ufeffnet/b::InputDtype:float16\r\nnet/c::InputDtype:float16", ["net/%s::InputDtype:float32" % name for name in "ab"])
+    assert text == "\ufeffnet/b::InputDtype:float16\r\nnet/c::InputDtype:float16\r\nnet/a::InputDtype:float32\r\n" and conflicts == ["net/b"]

@@ -56,7 +56,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_merge(saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(merge, "_parsed", interrupted_at(4, merge._parsed))
+    monkeypatch.setattr(merge, "_add", interrupted_at(4, merge._add))
     assert main(["merge", "--json", "--output", "all.json", str(saved)]) == STATUS
     out, err = capsys.readouterr()
     merged = json.loads(out)
@@ -66,7 +66,7 @@ def test_merge(saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def test_merge_before_the_first(saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(merge, "_parsed", interrupted_at(1, merge._parsed))
+    monkeypatch.setattr(merge, "_add", interrupted_at(1, merge._add))
     assert main(["merge", str(saved)]) == STATUS
     assert capsys.readouterr() == ("", "npu-overflow: interrupted\n")
 

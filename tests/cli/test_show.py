@@ -165,6 +165,94 @@ def test_saved_text_reads_back_the_same(tmp_path: Path) -> None:
         assert (again == values.astype(dtype)).all()
 
 
+def private_dump(folder: Path, name: str = "Conv2D.net_conv.5.2.1715938212000000") -> Any:
+    """A dump whose output stands in the device's own layout (NC1HWC0), and the array as the user knows it."""
+    from npu_overflow.dump.writer import TensorSpec, write_dump
+
+    original = np.arange(2 * 20 * 3 * 3, dtype=np.float16).reshape(2, 20, 3, 3)  # NCHW
+    padded = np.zeros((2, 32, 3, 3), np.float16)
+    padded[:, :20] = original
+    stored = np.ascontiguousarray(padded.reshape(2, 2, 16, 3, 3).transpose(0, 1, 3, 4, 2))  # N C1 H W C0
+    path = folder / name
+    write_dump(str(path), "net/conv", [TensorSpec(np.ones((2, 2), np.float16))], [TensorSpec(stored, format="NC1HWC0", original_shape=(2, 20, 3, 3))])
+    return path, original
+
+
+@pytest.mark.parametrize(
+    ("index", "lines"),
+    [
+        ("1,19,2,2", ["  359"]),
+        ("1,:,2,0", ["  [1, :, 2, 0]  186  195  204"]),
+        ("0,3,:,2", ["  [0, 3, :, 2]  29  32  35"]),
+        ("-1,19", ["  [1, 19, 0, :]  351  352  353", "  [1, 19, 1, :]  354  355  356", "  [1, 19, 2, :]  357  358  359"]),
+        ("0,18:,0,::2", ["  [0, 18, 0, :]  162  164", "  [0, 19, 0, :]  171  173"]),
+    ],
+)
+def test_slices_of_a_private_format_are_those_of_the_model(tmp_path: Path, index: str, lines: List[str], capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = private_dump(tmp_path)
+    assert main(["show", str(path), "--tensor", "output.0", "--index=" + index]) == 0
+    out = capsys.readouterr().out.split("\n")
+    start = next(number for number, line in enumerate(out) if line.startswith("output.0["))
+    assert [line[: len(wanted)] for line, wanted in zip(out[start + 1 :], lines)] == lines
+
+
+def test_a_private_format_is_saved_in_the_original_layout(tmp_path: Path) -> None:
+    path, original = private_dump(tmp_path)
+    for kind in ("npy", "txt"):
+        assert main(["show", str(path), "--tensor", "output.0", "--save", kind]) == 0
+    stem = path.name + ".output.0"
+    assert (np.load(stem + ".npy", allow_pickle=False) == original).all()
+    text = Path(stem + ".txt").read_text(encoding="utf-8")
+    assert text.split("\n")[0] == "# shape: [2, 20, 3, 3]  dtype: float16  tensor: output.0  file: %s" % path.name
+    assert (np.loadtxt(stem + ".txt").reshape(2, 20, 3, 3) == original).all()
+
+
+def test_a_slice_of_an_array_is_shown_and_saved(capsys: pytest.CaptureFixture[str]) -> None:
+    values = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    np.save("x.npy", values)
+    for kind in ("npy", "txt"):
+        assert main(["pt", "x.npy", "--index", "2,:,1", "--save", kind]) == 0
+    assert "41  46  51  56" in capsys.readouterr().out
+    assert np.load("x.array.slice.npy", allow_pickle=False).tolist() == values[2, :, 1].tolist()
+    assert Path("x.array.slice.txt").read_text(encoding="utf-8").startswith("# shape: [4]  dtype: float32  tensor: array[2,:,1]  file: x.npy\n41")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "uint64", "bool", "complex64"])
+def test_other_types_are_saved_too(tmp_path: Path, dtype: str) -> None:
+    from npu_overflow.dump.writer import TensorSpec, write_dump
+
+    values = {
+        "bfloat16": TensorSpec(np.array([0x3F80, 0xC000, 0x7F80], np.uint16).tobytes(), "bfloat16", (3,)), "int8": np.array([-128, 0, 127], np.int8),
+        "uint64": np.array([0, 2**64 - 1], np.uint64), "bool": np.array([True, False]), "complex64": np.array([1 + 2j, -1j], np.complex64),
+    }[dtype]  # fmt: skip
+    path = tmp_path / "Cast.net_cast.5.2.1715938212000000"
+    write_dump(str(path), "net/cast", [], [values if isinstance(values, TensorSpec) else TensorSpec(values)])
+    for kind in ("npy", "txt"):
+        assert main(["show", str(path), "--save", kind]) == 0
+    saved = np.load(path.name + ".output.0.npy", allow_pickle=False)
+    if dtype == "bfloat16":
+        assert saved.tolist() == [1.0, -2.0, float("inf")]
+    else:
+        assert saved.tolist() == values.tolist()
+    text = Path(path.name + ".output.0.txt").read_text(encoding="utf-8").split("\n")
+    assert text[0].startswith("# shape: [%d]  dtype: " % len(saved)) and text[1]
+
+
+@pytest.mark.parametrize("name", ["..%2f..%2fx", "x\x1b[31m", "a b;rm -rf ~", "$(touch owned)", "-rf", "名字", "\u202egnp"])
+def test_files_are_saved_here_and_nowhere_else(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever the dump's file is called."""
+    (tmp_path / "dumps").mkdir()
+    path, original = private_dump(tmp_path / "dumps", "Conv2D.%s.5.2.1715938212000000" % name)
+    (tmp_path / "here").mkdir()
+    os.chdir(str(tmp_path / "here"))
+    assert main(["show", str(path), "--tensor", "output.0", "--save", "npy"]) == 0
+    (saved,) = os.listdir(".")
+    assert set(saved) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-") and not saved.startswith((".", "-"))
+    assert saved.endswith(".5.2.1715938212000000.output.0.npy") and (np.load(saved, allow_pickle=False) == original).all()
+    assert sorted(os.listdir(str(tmp_path))) == ["dumps", "here"] and os.listdir(str(tmp_path / "dumps")) == [path.name]
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_names_of_saved_files_are_safe(tmp_path: Path) -> None:
     from npu_overflow.cli._arrays import safe_name
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -25,6 +26,7 @@ from npu_overflow.loss_scale import Reading
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Policy
+from npu_overflow.report import texts
 
 BIG = np.full((2, 2), 65504, np.float16)
 
@@ -45,7 +47,7 @@ class Run:
         self.every = every
         self.options = WatchOptions.of(**options)
         self.said: List[str] = []
-        self.training = Training(self.options, str(dump_path), say=lambda code, **values: self.said.append(code))
+        self.training = Training(self.options, str(dump_path), say=lambda code, **values: self.said.append(texts.say(code, "en", **values)))
         self.collector = AscendCollector()
         self.policy = Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale)
         self.scale, self.counter, self.step, self.looked = 2.0**40, 0, 0, 0
@@ -107,11 +109,25 @@ def only(*steps: int) -> Callable[[int], Optional[str]]:
 # --- getting ready
 
 
+NO_ADAPTER = (
+    "The Ascend collector needs npu_device, which this process has not loaded. "
+    "Import npu_device and open the device before the training, or use collector='host' on a CPU or GPU."
+)
+OPENED_WITHOUT = (
+    "The device was opened without the overflow dump, and reads its options only when it opens: the operators that overflow can't be collected in this "
+    "process. Call npu_overflow.npu_device_dump_config(npu_device) before npu_device.open() and start the training anew."
+)
+NOTE = (
+    "the device was opened without the overflow dump: overflow is watched, but its operators can't be collected. To collect them, call "
+    "npu_overflow.npu_device_dump_config(npu_device) before npu_device.open()."
+)
+
+
 def test_without_the_adapter_it_cannot_collect(tmp_path: Path) -> None:
-    with pytest.raises(CannotCollect, match="needs npu_device"):
-        AscendCollector().prepare(Training(WatchOptions(), str(tmp_path)))
-    with pytest.raises(CannotCollect, match="needs npu_device"):
-        AscendCollector().start(0)
+    for refused in (lambda: AscendCollector().prepare(Training(WatchOptions(), str(tmp_path))), lambda: AscendCollector().start(0)):
+        with pytest.raises(CannotCollect) as raised:
+            refused()
+        assert str(raised.value) == NO_ADAPTER
 
 
 def test_the_dump_is_configured_where_the_device_is_not_open_yet(npu_device: Any, tmp_path: Path) -> None:
@@ -135,11 +151,12 @@ def test_the_path_that_was_configured_is_used(npu_device: Any, tmp_path: Path) -
 
 def test_a_device_that_was_opened_without_the_dump(run: Callable[..., Run]) -> None:
     training = run(configured=False)
-    assert training.said == ["ascend.opened_without_dump.note"]
+    assert training.said == [NOTE]
     training.go(2, only(0))
     assert training.collector.tree is None
-    with pytest.raises(CannotCollect, match=r"npu_device_dump_config\(npu_device\) before npu_device\.open\(\)"):
+    with pytest.raises(CannotCollect) as raised:
         training.collector.start(2)
+    assert str(raised.value) == OPENED_WITHOUT
     training.collector.stop()
     training.collector.close()
 
@@ -289,7 +306,7 @@ def test_the_budget_holds_over_many_trainings_of_a_process(npu_device: Any, run:
     first.collector.stop()
     first.go(4, only(6))
     assert first.indices() == {1, 2, 6}
-    for number in range(6):
+    for _number in range(6):
         later = Run(npu_device, tmp_path / "dump", window=50, max_disk=12000).prepare()
         later.graph, later.step = first.graph, 0
         later.go(3, only(1))
@@ -360,6 +377,8 @@ def test_the_wait_ends_where_nothing_grows(run: Callable[..., Run], monkeypatch:
     training.collector.stop()
     assert time.monotonic() - began < 5
     assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
+    (code, values), = training.collector.remarks
+    assert texts.say(code, "en", **values) == "dumps of 1 steps were still being written when they were analyzed."
 
 
 def test_the_wait_ends_where_a_file_grows_for_ever(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,6 +592,10 @@ def _tree(output: str) -> str:
 @pytest.mark.parametrize(("mode", "core"), [(0, "AI Core"), (1, "AIC")])
 def test_a_real_training_prints_the_first_ai_core_operator(tmp_path: Path, mode: int, core: str) -> None:
     output = _train(tmp_path, mode=mode)
+    line = (
+        "npu_overflow: step 64: 7 steps overflowed, the loss scale fell from 256 to 2, overflow is frequent: collecting the operators of overflowing steps.\n"
+    )
+    assert output.count(line) == 1
     assert "FIRST MatMul model/faulty/MatMul %s computed_here 61" % core in output  # the last 3 of 55, 60, 61, 62, 63
     printed = output.split("STATE")[0]
     assert "model/faulty/MatMul" in printed and "model/sporadic" not in printed
@@ -636,7 +659,11 @@ def test_records_on_disk_are_the_sign_where_the_optimizer_sees_nothing(tmp_path:
     # "In saturation mode without any usable signal the appearance of overflow records on disk is one."
     output = _train(tmp_path, optimizer=optimizer)
     assert output.count(BLIND) == 1
-    assert "although the loss scale stands still, overflow is frequent" in output
+    line = (
+        r"npu_overflow: step (\d+): (\d+) steps overflowed although the loss scale stands still, overflow is frequent: collecting the operators of "
+        r"overflowing steps\.\n"
+    )
+    assert [(int(step) > 60, int(count) >= 5) for step, count in re.findall(line, output)] == [(True, True)]
     assert "FIRST MatMul model/faulty/MatMul AI Core computed_here" in output
 
 
@@ -716,7 +743,8 @@ class Notes(tf.keras.callbacks.Callback):
             states.append(watch.state)
             print("STATE", watch.state, renamed[-1][0] if renamed else None)
 model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[watch, Notes()])
-print("ARGV", renamed[-1][1:], "SECRET", "hunter" in open([os.path.join(a, "session-0.json") for a, b, c in os.walk("precision_data") if "session-0.json" in c][0]).read())
+path, = [os.path.join(folder, "session-0.json") for folder, _, names in os.walk("precision_data") if "session-0.json" in names]
+print("ARGV", renamed[-1][1:], "SECRET", "hunter" in open(path).read())
 """
 
 

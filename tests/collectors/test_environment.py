@@ -67,6 +67,7 @@ def test_keras_on_another_backend(backend: str, monkeypatch: Any, tmp_path: Any,
     assert capsys.readouterr().err.count("off: this Keras runs on %s" % backend) == 1
 
 
+# No TPU is at hand: for its strategy the name has to do. The other two have a test with the real one below.
 @pytest.mark.parametrize("name", ["ParameterServerStrategyV2", "TPUStrategy", "MultiWorkerMirroredStrategy"])
 def test_strategies_that_cant_be_replayed(name: str) -> None:
     model = type("Model", (), {"distribute_strategy": type(name, (), {})()})()
@@ -115,6 +116,70 @@ def test_an_estimator_is_told_of_once(tmp_path: Any) -> None:
     said, errors = run(ESTIMATOR, tmp_path).communicate(timeout=120)
     assert "REPORTS []" in said, errors[-2000:]
     assert errors.count("Estimators and sessions can't be watched; npu-overflow analyze reads dumps made elsewhere.") == 1
+
+
+PARAMETER_SERVER = """
+import socket
+import numpy as np
+import tensorflow as tf
+ports = []
+for _ in range(2):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        ports.append(free.getsockname()[1])
+cluster = tf.train.ClusterSpec({"worker": ["127.0.0.1:%d" % ports[0]], "ps": ["127.0.0.1:%d" % ports[1]]})
+servers = [tf.distribute.Server(cluster, job, 0, protocol="grpc", start=True) for job in ("worker", "ps")]
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+strategy = tf.distribute.experimental.ParameterServerStrategy(resolver)
+coordinator_of = getattr(getattr(tf.distribute, "coordinator", None), "ClusterCoordinator", None) or tf.distribute.experimental.coordinator.ClusterCoordinator
+import npu_overflow
+keras = tf.keras
+x, y = np.ones((64, 4), "float32"), np.ones((64, 1), "float32")
+
+def by_fit():
+    watch = npu_overflow.OverflowWatch(language="en")
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Dense(1, input_shape=(4,))])
+        model.compile(keras.optimizers.SGD(0.01), "mse", steps_per_execution=1)
+    data = lambda context: tf.data.Dataset.from_tensor_slices((x, y)).batch(8).repeat()
+    before = np.array(model.get_weights()[0])
+    model.fit(keras.utils.experimental.DatasetCreator(data), epochs=1, steps_per_epoch=8, verbose=0, callbacks=[watch])
+    return watch, bool(np.any(before != np.array(model.get_weights()[0])))
+
+def by_loop():
+    with strategy.scope():
+        weight = tf.Variable(np.zeros((4, 1), "float32"))
+    coordinator = coordinator_of(strategy)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.matmul(tf.constant(x), weight) - y))
+        weight.assign_sub(0.01 * tape.gradient(loss, weight))
+
+    with strategy.scope(), npu_overflow.overflow_dump(language="en") as watch:
+        for _ in range(8):
+            coordinator.schedule(step)
+        coordinator.join()
+    return watch, bool(np.any(weight.numpy() != 0))
+
+# Keras 3 does not train under this strategy: there, a loop of the user's own
+watch, moved = by_loop() if hasattr(keras, "ops") else by_fit()
+print("STATE", watch.state, watch.reports, "MOVED", moved, flush=True)
+import os
+os._exit(0)  # servers in this process can't be stopped
+"""
+
+
+def test_a_real_parameter_server_trains_to_the_end(tmp_path: Any) -> None:
+    process = run(PARAMETER_SERVER, tmp_path)
+    try:
+        said, errors = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert "STATE off [] MOVED True" in said, errors[-3000:]
+    assert errors.count("npu_overflow: off:") == 1 and "ParameterServerStrategy" in errors and "npu-overflow analyze" in errors
 
 
 WORKER = """

@@ -113,6 +113,64 @@ def test_as_default_twice_breaks_dropout(npu_device: Any) -> None:
         tf.nn.dropout(tf.ones(4), 0.5)
 
 
+def test_as_default_replaces_python_functions(npu_device: Any) -> None:
+    # "handle.as_default() patches tf.function, Function.__call__, tf.device (a no-op from then on), EagerFunc, tf.py_function and dropout."
+    import tensorflow as tf
+    from tensorflow.python.eager import def_function
+    from tensorflow.python.ops import script_ops
+
+    places = [(tf, "function"), (def_function.Function, "__call__"), (tf, "device"), (script_ops, "EagerFunc"), (tf, "py_function"), (tf.nn, "dropout")]
+    before = [getattr(place, name) for place, name in places]
+    npu_device.open()
+    assert [getattr(place, name) for place, name in places] == before
+    npu_device.open().as_default()
+    assert [name for (place, name), was in zip(places, before) if getattr(place, name) is was] == []
+    assert float(tf.py_function(lambda x: x + 1, [1.0], tf.float32)) == 2.0
+
+
+#: what spec and package agree on; the real one has much more, and the double's own helpers are none of it
+KNOWN = {
+    *("npu_device.global_options", "npu_device.open", "npu_device.npu_device", "npu_device.is_inf_nan_enabled", "npu_device.__version__"),
+    *("npu_device.npu_device.open", "npu_device.npu_device._npu_device_instances", "npu_device.npu_device.global_npu_ctx"),
+}
+
+ASKED = """
+import sys, types
+sys.path.insert(0, %r)
+import npu_device, npu_overflow
+import npu_device.npu_device
+asked = set()
+
+class Recording(types.ModuleType):
+    def __getattribute__(self, name):
+        frame = sys._getframe(1)
+        if "npu_overflow" in frame.f_globals.get("__name__", "").split(".")[0]:
+            asked.add(object.__getattribute__(self, "__name__") + "." + name)
+        return super().__getattribute__(name)
+
+for module in (npu_device, npu_device.npu_device):
+    module.__class__ = Recording
+npu_overflow.npu_device_dump_config(npu_device)
+npu_device.open().as_default()
+import numpy as np, tensorflow as tf
+layer = npu_device.testing.dense(1, "model/faulty/MatMul", lambda step: step >= 10)
+model = tf.keras.Sequential([layer])
+model.compile(npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.SGD(1e-4), initial_scale=2.0**8), "mse")
+with npu_overflow.overflow_dump(warmup=0, check_every=1, verbose=0) as watch:
+    model.fit(np.ones((200, 4), "float32"), np.ones((200, 1), "float32"), batch_size=5, verbose=0)
+print("REPORTS", len(watch.reports))
+print("ASKED", *sorted(name for name in asked if not name.endswith(("__dict__", "__name__", "__class__", "__spec__", "__loader__", "__path__", "__file__"))))
+"""
+
+
+def test_nothing_is_asked_that_only_the_double_has(tmp_path: Path) -> None:
+    # "The real package's Python layer will be run against this library afterwards."
+    done = subprocess.run([sys.executable, "-c", ASKED % adapter.FOLDER], capture_output=True, text=True, cwd=str(tmp_path), timeout=200)
+    assert "REPORTS 1" in done.stdout, done.stderr
+    asked = set(done.stdout.split("ASKED ")[1].split())
+    assert asked <= KNOWN and "npu_device.npu_device._npu_device_instances" in asked
+
+
 def test_a_bad_dump_path_shows_at_the_first_graph(npu_device: Any, tmp_path: Path) -> None:
     # "dump_path is not checked in Python …; a bad one shows only when the first graph runs"
     import tensorflow as tf
@@ -192,6 +250,33 @@ def test_a_fixed_scale_in_saturation_mode_skips_too(npu_device: Any) -> None:
     steps = Steps(npu_device, dynamic=False, initial_scale=8.0)
     assert [steps.step(overflow) for overflow in (False, True)] == [Reading(8.0, None, 1, None, True), Reading(8.0, None, 2, None, False)]
     assert float(steps.variable.numpy()) == 0.75
+
+
+def test_a_fixed_scale_in_inf_nan_mode_never_skips(npu_device: Any) -> None:
+    # "In INF/NaN mode with a fixed scale the stock optimizer never skips."
+    import tensorflow as tf
+
+    npu_device.set_device_sat_mode(1)
+    npu_device.open().as_default()
+    steps = Steps(npu_device, dynamic=False, initial_scale=8.0)
+    stock = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1.0), dynamic=False, initial_scale=8.0)
+    variable = tf.Variable(1.0)
+    tf.function(lambda: stock.apply_gradients([(tf.constant(float("inf")), variable)]) and None)()
+    assert (steps.reader.guarded, reader_for(stock).guarded, float(variable.numpy())) == (False, False, float("-inf"))
+
+
+def test_the_stock_optimizer_sees_no_overflow_in_saturation_mode(npu_device: Any) -> None:
+    # "In saturation mode the stock one never sees an overflow (saturated values are finite): the scale does not fall, every check looks healthy"
+    import tensorflow as tf
+
+    npu_device.open().as_default()
+    stock = tf.keras.mixed_precision.LossScaleOptimizer(tf.keras.optimizers.SGD(1.0), initial_scale=8.0)
+    variable = tf.Variable(1.0)
+    step = tf.function(lambda: stock.apply_gradients([(tf.constant(0.25), variable)]) and None)
+    step()
+    npu_device._device.overflow("MatMul", "a/MatMul", [], [])
+    step()
+    assert (float(stock.loss_scale), float(variable.numpy()), reader_for(stock).blind) == (8.0, 0.5, True)
 
 
 @pytest.mark.parametrize("mode", [0, 1])

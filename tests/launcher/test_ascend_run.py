@@ -82,8 +82,9 @@ def reports(folder: Path) -> List[Any]:
 def test_a_crash_before_the_trigger_leaves_the_analysis_of_what_was_dumped(tmp_path: Path, train: str) -> None:
     # "a crash of the script still leaves the analysis of what was collected, short, above its traceback"
     path = script(tmp_path, TRAINING, steps="(41, 43)", what=CRASH, train=train)
-    done = subprocess.run([*launching.RUN, "--check-every", "1", str(path)], env=launching.environment(PYTHONPATH=str(launching.DOUBLE)), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, encoding="utf-8", timeout=300)
+    environment = launching.environment(PYTHONPATH=str(launching.DOUBLE))
+    words = [*launching.RUN, "--check-every", "1", str(path)]
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
     assert done.returncode == 1
     report, trace = done.stdout.index(FIRST), done.stdout.index("Traceback (most recent call last):")
     assert report < trace
@@ -124,6 +125,14 @@ def test_an_exit_before_the_trigger_is_no_crash(tmp_path: Path) -> None:
     # sporadic overflow is normal: an orderly end says its rate, and no more
     got = run(script(tmp_path, TRAINING, steps="(41, 43)", what="sys.exit(7)", train="fit"))
     assert (got.returncode, got.stdout, reports(tmp_path)) == (7, "", [])
+
+
+def test_a_crash_after_the_training_is_none_of_it(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAINING, steps="(41, 43)", what="pass", train="fit")
+    path.write_text(path.read_text() + CRASH + "\n")
+    got = run(path)
+    assert (got.returncode, got.stdout, reports(tmp_path)) == (1, "trained\n", [])
+    assert "of 60 steps overflowed" in got.stderr and got.stderr.rstrip().endswith("ValueError: the script's own")
 
 
 # --- many calls of fit
@@ -178,12 +187,14 @@ def test_an_adapter_that_opens_no_device_leaves_the_host_collector(tmp_path: Pat
     assert ON_ASCEND not in got.stderr and "sees no overflow on this device" not in got.stderr
 
 
-def test_an_overflow_dump_around_a_training_without_a_device(tmp_path: Path) -> None:
-    train = "import npu_overflow\nwith npu_overflow.overflow_dump() as watch:\n    example.main()\nprint('FOUND', watch.reports[0].first.op_name)"
+@pytest.mark.parametrize(("options", "why"), [("", "npu_device is loaded, but no device is open"), ("collector='host'", "collector='host'")])
+def test_an_overflow_dump_around_a_training_without_a_device(tmp_path: Path, options: str, why: str) -> None:
+    train = "import npu_overflow\nwith npu_overflow.overflow_dump({options}) as watch:\n    example.main()\nprint('FOUND', watch.reports[0].first.op_name)"
+    train = train.format(options=options)
     path = script(tmp_path, UNOPENED, examples=str(launching.EXAMPLES), example="custom_loop", before="import npu_device", after="", train=train)
     got = launching.plain([path], PYTHONPATH=str(launching.DOUBLE))
     assert "FOUND net/hot/MatMul" in got.stdout, got.stderr
-    assert ON_HOST % "npu_device is loaded, but no device is open" in got.stderr
+    assert ON_HOST % why in got.stderr
 
 
 def test_an_adapter_that_is_loaded_and_opened_late(tmp_path: Path) -> None:

@@ -41,6 +41,27 @@ def test_examples_run_unedited(tmp_path: Path, name: str) -> None:
     assert reports(tmp_path)[0]["operators"][0]["location"].startswith(name + ":")
 
 
+def test_a_module_is_watched_too(tmp_path: Path) -> None:
+    got = launching.run(["--patience", "3", "-m", "keras_fit", "--steps", "50"], PYTHONPATH=str(launching.EXAMPLES))
+    assert got.returncode == 0 and "trained 50 steps\n" in got.stdout, got.stderr
+    assert "First overflowing operator\n  MatMul\n  net/hot/MatMul\n" in got.stdout
+    assert culprits(tmp_path) == ["net/hot/MatMul"]
+
+
+def test_the_report_does_not_stand_in_the_progress_bar(tmp_path: Path) -> None:
+    # "printed once, not through the progress bar, saved beside the manifest"
+    text = (launching.EXAMPLES / "keras_fit.py").read_text(encoding="utf-8")
+    (tmp_path / "train.py").write_text(text.replace("verbose=2", "verbose=1"))
+    got = launching.run(["train.py"])
+    assert re.search(r"\d+/60 ", got.stdout) and got.stdout.count("First overflowing operator\n") == 1
+    before, after = got.stdout.split("First overflowing operator\n")
+    report = after[: after.index("    npu-overflow analyze ") + 80]
+    assert before.endswith("\n")
+    assert not re.search(r"[\r\b]|\d+/60 |ETA", report.split("    npu-overflow analyze ")[0])
+    (tree,) = tmp_path.glob("precision_data/overflow/dump/2*")
+    assert {"report.json", "report.txt", "session-0.json"} <= {path.name for path in tree.iterdir()}
+
+
 #: runs an example's ``main`` and then ends in a way of its own
 ENDS = """
 import sys

@@ -53,6 +53,15 @@ def test_the_code_is_code(key: str) -> None:
         assert json.loads(block) if block.startswith("{") else compile(block, key, "exec")
 
 
+@pytest.mark.parametrize("key", WITH_CODE)
+@pytest.mark.parametrize("language", texts.LANGUAGES)
+def test_no_line_of_code_is_wider_than_a_terminal(key: str, language: str) -> None:
+    """Of 80 columns, where 7 are the margin."""
+    from npu_overflow.report.flow import cells
+
+    assert [line for block in snippets(key, language) for line in block.split("\n") if cells(line) > 73] == []
+
+
 def test_the_list_for_ascend_is_what_mixlist_writes() -> None:
     from npu_overflow.analysis.artefacts import merge_mixlist
 

@@ -107,10 +107,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.log_or_reciprocal": (
         "{tensor} holds {value}, which {op_type} can't take. Add an epsilon that float16 can hold: one of 2.98e-8 or less becomes 0, and 1/epsilon "
         "overflows below 1.53e-5; use 1e-4 or larger, or compute this in float32.\n"
-        "    y = tf.math.log(x + 1e-4)           # or tf.maximum(x, 1e-4); tf.math.divide_no_nan for quotients",
+        "    y = tf.math.log(x + 1e-4)           # or tf.maximum(x, 1e-4)\n"
+        "Where 0 / 0 is to be 0: tf.math.divide_no_nan.",
         "{tensor} 中含有 {value}，{op_type} 无法处理。请加上 float16 能够表示的 epsilon：不大于 2.98e-8 的会变成 0，"
         "小于 1.53e-5 时 1/epsilon 会溢出；请使用 1e-4 或更大的值，或改用 float32 计算。\n"
-        "    y = tf.math.log(x + 1e-4)           # 或 tf.maximum(x, 1e-4)；除法可用 tf.math.divide_no_nan",
+        "    y = tf.math.log(x + 1e-4)           # 或 tf.maximum(x, 1e-4)\n"
+        "需要 0 / 0 得 0 时：tf.math.divide_no_nan。",
     ),
     "advice.exponent.title": ("The exponent is too large", "指数过大"),
     "advice.exponent.when": (
@@ -120,10 +122,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.exponent": (
         "{tensor} holds {value}; exp overflows above {bound}. Subtract the maximum first, use TensorFlow's own stable functions (tf.nn.softmax, "
         "tf.nn.log_softmax, tf.math.softplus, losses with from_logits=True), or clip.\n"
-        "    y = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True)))",
+        "    top = tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True))\n"
+        "    y = tf.exp(x - top)",
         "{tensor} 中含有 {value}，超过 {bound} 时 exp 即溢出。请先减去最大值，使用 TensorFlow 自带的数值稳定函数"
         "（tf.nn.softmax、tf.nn.log_softmax、tf.math.softplus、from_logits=True 的损失函数），或做截断。\n"
-        "    y = tf.exp(x - tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True)))",
+        "    top = tf.stop_gradient(tf.reduce_max(x, axis=-1, keepdims=True))\n"
+        "    y = tf.exp(x - top)",
     ),
     "advice.mask_constant.title": ("A mask constant that float16 can't hold", "掩码常量超出 float16 范围"),
     "advice.mask_constant.when": (
@@ -133,9 +137,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.mask_constant": (
         "{tensor} holds {value}: probably a mask. Use a value inside float16's range, and never mask a whole row (its softmax has nothing left and "
         "gives NaN).\n"
-        "    scores += (1.0 - mask) * -1.0e4     # instead of -1e9, float32's minimum or -inf",
+        "    scores += (1.0 - mask) * -1.0e4     # not -1e9, float32's minimum, -inf",
         "{tensor} 中含有 {value}，很可能是掩码。请使用 float16 范围内的值，且不要屏蔽一整行（整行被屏蔽时 softmax 会得到 NaN）。\n"
-        "    scores += (1.0 - mask) * -1.0e4     # 不要使用 -1e9、float32 最小值或 -inf",
+        "    scores += (1.0 - mask) * -1.0e4     # 不用 -1e9、float32 最小值、-inf",
     ),
     "advice.constant_input.title": ("The value came from outside", "溢出值来自模型之外"),
     "advice.constant_input.when": (
@@ -286,10 +290,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "advice.product_range": (
         "The factors of {op_type} fit (up to {input_largest}), their product in {tensor} doesn't. Two factors above 255.9 are enough in float16. Scale or "
         "normalise one of them first; squares of one's own (x * x in a norm, a variance, a distance) belong in float32.\n"
-        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+        "    y = (a * scale) * b                 # and not (a * b) * scale",
         "{op_type} 的各因子在范围内（最大 {input_largest}），而乘积 {tensor} 超出范围。float16 下两个因子都超过 255.9 即会溢出。请先对其中之一做缩放或归一化；"
         "自行编写的平方（范数、方差、距离中的 x * x）应以 float32 计算。\n"
-        "    y = tf.cast(tf.cast(a, tf.float32) * tf.cast(b, tf.float32) * scale, a.dtype)",
+        "    y = (a * scale) * b                 # 而不是 (a * b) * scale",
     ),
     "advice.mean_range.title": ("The sum inside the mean overflows", "求均值时内部的和溢出"),
     "advice.mean_range.when": (

@@ -39,6 +39,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{overflowing} of {steps} steps overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
     ),
+    "watch.rate.warmup": (
+        "all of them within the warm-up, where a loss scale that begins too high may settle, so nothing was collected. "
+        "To find the operator nevertheless: warmup=0, or at_steps=[{step}] for a step that overflowed.",
+        "这些溢出都发生在预热期内（允许过高的初始 loss scale 回落），因此未采集。如仍需定位算子：设 warmup=0，或用 at_steps=[{step}] 指定一个溢出的训练步。",
+    ),
     "watch.no_optimizer": (
         "no loss-scale optimizer was found, so nothing could be watched. Give it: overflow_dump(optimizer=…), or tell each step: watch.step(loss_scale=…). "
         "Estimators and sessions can't be watched; npu-overflow analyze reads dumps made elsewhere.",
