@@ -19,8 +19,16 @@ sys.path.insert(0, timing.ROOT)
 
 from npu_overflow.report.model import Operator, Report, TensorSummary
 
-LOAD = "import glob, json, sys\nfor path in sorted(glob.glob(sys.argv[1] + '/*/report-*.json')):\n    with open(path, encoding='utf-8') as file:\n        json.load(file)\n"
-HOLD = "import glob, json, sys\nheld = [json.load(open(path, encoding='utf-8')) for path in sorted(glob.glob(sys.argv[1] + '/*/report-*.json'))]\n"
+LOAD = """
+import glob, json, sys
+for path in sorted(glob.glob(sys.argv[1] + "/*/report-*.json")):
+    with open(path, encoding="utf-8") as file:
+        json.load(file)
+"""
+HOLD = """
+import glob, json, sys
+held = [json.load(open(path, encoding="utf-8")) for path in sorted(glob.glob(sys.argv[1] + "/*/report-*.json"))]
+"""
 
 
 def main() -> None:
@@ -44,18 +52,13 @@ def main() -> None:
 
 def make(root: str, ranks: int, operators: int) -> int:
     """One report a rank, in a folder of its own; returns their bytes."""
-    tensor = TensorSummary(0, "float16", "NC1HWC0", (8, 4, 56, 56, 16), (8, 64, 56, 56), -3.5, 65504.0, 0.25, saturated=3, histogram={"low": -8, "counts": [5] * 24})
+    histogram = {"low": -8, "counts": [5] * 24}
+    tensor = TensorSummary(0, "float16", "NC1HWC0", (8, 4, 56, 56, 16), (8, 64, 56, 56), -3.5, 65504.0, 0.25, saturated=3, histogram=histogram)
     tensors = tuple(dataclasses.replace(tensor, index=index) for index in range(3))
     size = 0
     for rank in range(ranks):
-        found = tuple(
-            Operator(
-                op_type="MatMul", op_name="model/layer_%d/MatMul" % place, core="AI Core", status=32, status_bits=("0x20",), device=rank % 8,
-                timestamp=1777889472000000 + (rank * 7919) % ranks * 100 + place, task_id=place, stream_id=3, verdict="computed_here" if not place else "inherited",
-                advice=("keep_float32",), inputs=tensors[:2], outputs=tensors[2:], record_file="0/record.%d" % place, dump_file="0/dump.%d" % place,
-            )
-            for place in range(operators)
-        )  # fmt: skip
+        begin = 1777889472000000 + rank * 7919 % ranks * 100
+        found = tuple(operator(place, begin + place, rank, tensors) for place in range(operators))
         report = Report(path="/job/rank_%d" % rank, version="0", rank=rank, world_size=ranks, records=operators, first_index=0, operators=found)
         folder = os.path.join(root, "rank_%d" % rank)
         os.makedirs(folder)
@@ -64,16 +67,37 @@ def make(root: str, ranks: int, operators: int) -> int:
     return size
 
 
+def operator(place: int, time: int, rank: int, tensors: tuple) -> Operator:
+    """One that overflowed: the first of its rank, or one that inherited it."""
+    return Operator(
+        op_type="MatMul",
+        op_name="model/layer_%d/MatMul" % place,
+        core="AI Core",
+        status=32,
+        status_bits=("0x20",),
+        device=rank % 8,
+        timestamp=time,
+        task_id=place,
+        stream_id=3,
+        verdict="inherited" if place else "computed_here",
+        advice=("keep_float32",),
+        inputs=tensors[:2],
+        outputs=tensors[2:],
+        record_file="0/record.%d" % place,
+        dump_file="0/dump.%d" % place,
+    )
+
+
 def measure(root: str, ranks: int, size: int, runs: int) -> list:
     """Rows of the table for one job."""
     ours = [*timing.PYTHON, "-m", "npu_overflow", "merge"]
     names = ("json.load, one after the other", "json.load, all held", "merge (terminal)", "merge --json")
     costs = timing.best_of([timing.code(LOAD, root), timing.code(HOLD, root), [*ours, root], [*ours, "--json", root]], runs)
-    plain = costs[0]
-    return [
-        (ranks, "%.0f" % (size / 1e6), name, "%.2f" % cost.seconds, "%.1f" % (cost.seconds / plain.seconds), "%.0f" % cost.megabytes, "%.1f" % (cost.megabytes / plain.megabytes))
-        for name, cost in zip(names, costs)
-    ]
+    rows = []
+    for name, cost in zip(names, costs):
+        times, memory = cost.seconds / costs[0].seconds, cost.megabytes / costs[0].megabytes
+        rows.append((ranks, "%.0f" % (size / 1e6), name, "%.2f" % cost.seconds, "%.1f" % times, "%.0f" % cost.megabytes, "%.1f" % memory))
+    return rows
 
 
 if __name__ == "__main__":

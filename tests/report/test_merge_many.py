@@ -32,7 +32,10 @@ def reports(ranks: int, operators: int = 6, seed: int = 0, steps: bool = False) 
 def peak(ranks: int) -> int:
     tracemalloc.start()
     try:
-        merged = merge(reports(ranks), 50)
+        merging = Merging(200)
+        for report in reports(ranks):
+            merging.add(report, b"%08d" % report.rank)
+        merged = merging.report()
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
