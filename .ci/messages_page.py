@@ -128,7 +128,10 @@ def messages() -> Dict[str, Tuple[str, str]]:
 
 def shown(sentence: str) -> str:
     """A sentence with its values in braces, as plain words, in one line."""
-    parts = [text + ("{%s}" % field if field is not None else "") for text, field, _, _ in string.Formatter().parse(sentence)]
+    parts = []
+    for text, field, spec, _ in string.Formatter().parse(sentence):
+        word = (spec or "").partition("|")[2] or "{%s}" % field  # {count:step|steps}
+        parts.append(text + (word if field is not None else ""))
     return " ".join("".join(parts).split("\n")).strip()
 
 

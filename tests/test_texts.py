@@ -160,3 +160,10 @@ def test_every_code_gets_its_values(package_folder: Path) -> None:
         if missing:
             wrong.append("%s %s needs %s" % (use.where, use.code, ", ".join(sorted(missing))))
     assert wrong == []
+
+
+def test_words_that_depend_on_a_number() -> None:
+    assert texts.say("ascend.unfinished", count=1) == "dumps of 1 step were still being written when they were analyzed."
+    assert texts.say("ascend.unfinished", count=2) == "dumps of 2 steps were still being written when they were analyzed."
+    assert texts.say("remark.record.nothing", count=1, file="f").startswith("1 record reports no overflow")
+    assert texts.translate(texts.say("remark.record.nothing", count=1, file="f"), "zh") == texts.say("remark.record.nothing", "zh", count=1, file="f")

@@ -374,8 +374,8 @@ class HostCollector(Collector):
 
 def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
     """Whether a step in between overflowed: the scale fell, or the growth counter did not advance although the scale did not grow."""
-    for (_, then), (_, now) in zip(before, after):
-        if then is None or now is None:
+    for (reader, then), (_, now) in zip(before, after):
+        if then is None or now is None or _idle(reader, then, now, steps):
             continue
         if now.scale < then.scale or now.last_step_finite is False:
             return True
@@ -383,6 +383,13 @@ def _overflowed(before: Readings, after: Readings, steps: int) -> bool:
         if stands and now.counter < then.counter + steps and (now.counter == 0 or steps > 1):
             return True
     return False
+
+
+def _idle(reader: Any, then: Any, now: Any, steps: int) -> bool:
+    """Whether an optimizer took no part: a process can have several. Without a count of skipped steps, one without a floor would have fallen."""
+    if reader.counts_skipped_steps and then.iterations is not None:
+        return bool(now.iterations == then.iterations)
+    return steps == 1 and reader.floor is None and now.scale == then.scale
 
 
 def _nowhere() -> None:

@@ -378,7 +378,7 @@ def test_the_wait_ends_where_nothing_grows(run: Callable[..., Run], monkeypatch:
     assert time.monotonic() - began < 5
     assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
     (code, values), = training.collector.remarks
-    assert texts.say(code, "en", **values) == "dumps of 1 steps were still being written when they were analyzed."
+    assert texts.say(code, "en", **values) == "dumps of 1 step were still being written when they were analyzed."
 
 
 def test_the_wait_ends_where_a_file_grows_for_ever(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:

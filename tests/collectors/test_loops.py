@@ -8,6 +8,7 @@ import pytest
 import training
 
 import npu_overflow
+from npu_overflow.loss_scale import reader_for
 
 pytestmark = pytest.mark.tensorflow
 
@@ -163,3 +164,18 @@ def test_told_steps_are_watched(keras: Any, capsys: Any) -> None:
             watch.step(loss_scale=scale, finite=step < 40)
     assert watch.drops[0] == (40, 2.0**15, 2.0**14)
     assert "overflow is frequent" in capsys.readouterr().err
+
+
+def test_an_optimizer_that_stands_still_at_its_floor_is_no_overflow(keras: Any) -> None:
+    idle = Loop(keras)
+    idle.step(*idle.batches()[0])
+    reader = reader_for(idle.optimizer)
+    reader.set_scale(1.0)
+    reader.counter_variable().assign(0)
+    loop = Loop(keras)
+    step = loop.tf.function(loop.step)
+    with npu_overflow.overflow_dump(verbose=0, warmup=0, patience=2, keep=2, optimizer=[idle.optimizer, loop.optimizer]) as watch:
+        for number, (x, y) in enumerate(loop.batches()[28:42]):
+            step(x / 300.0 if number % 3 == 0 else x, y)  # every third step is healthy, while collecting too
+    assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)
+    assert not [remark for report in watch.reports for remark in report.remarks if remark.code == "replay.not_reproduced"]

@@ -1,6 +1,7 @@
 """Random generators of Python's own: a step that runs eagerly draws from them, and its replay must neither move them on nor see other draws."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
 from typing import Any, Dict, List, Optional
@@ -134,3 +135,32 @@ def test_a_generator_without_a_state_is_left_alone() -> None:
         np.random.rand()
     np.random.seed(1)
     assert np.random.rand() == first
+
+
+def loop(watched: bool) -> Any:
+    import tensorflow as tf
+    import test_loops
+
+    custom = test_loops.Loop(training.set_up())
+    held = np.random.default_rng(6)
+
+    def step(x: Any, y: Any) -> None:
+        custom.step(x * (300.0 if held.random() < 0.4 else 1.0), y)
+
+    function = tf.function(step)
+    x, y = training.data(STEPS, [])
+    tf.config.run_functions_eagerly(True)
+    try:
+        with npu_overflow.overflow_dump(verbose=0, warmup=0, patience=3) if watched else contextlib.nullcontext() as watch:
+            for i in range(0, len(x), training.BATCH):
+                function(tf.constant(x[i : i + training.BATCH]), tf.constant(y[i : i + training.BATCH]))
+    finally:
+        tf.config.run_functions_eagerly(False)
+    return custom.weights(), float(held.random()), watch
+
+
+def test_functions_that_run_eagerly_draw_what_they_would_have_drawn(loaded: None) -> None:
+    weights, end, _ = loop(False)
+    watched, end_too, watch = loop(True)
+    assert training.same(weights, watched) and end == end_too
+    assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)

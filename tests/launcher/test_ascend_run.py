@@ -118,7 +118,9 @@ def test_sigterm_before_the_trigger_leaves_it_too(tmp_path: Path) -> None:
 def test_a_crash_without_any_overflow_is_only_a_crash(tmp_path: Path) -> None:
     got = run(script(tmp_path, TRAINING, steps="()", what=CRASH, train="fit"))
     assert (got.returncode, got.stdout) == (1, "")
-    assert got.stderr.startswith(ON_ASCEND + "Traceback (most recent call last):\n")
+    # Keras may add that callbacks are slow, on a busy machine
+    assert [line for line in got.stderr.splitlines(True) if line.startswith("npu_overflow: ")] == [ON_ASCEND]
+    assert got.stderr.index(ON_ASCEND) < got.stderr.index("Traceback (most recent call last):\n")
 
 
 def test_an_exit_before_the_trigger_is_no_crash(tmp_path: Path) -> None:

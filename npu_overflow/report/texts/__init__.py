@@ -1,7 +1,7 @@
 """Every sentence that a person reads, by code, in English and Chinese.
 
 A catalogue is one module of this package with a dict ``TEXTS``: code -> (English, Chinese). Sentences use ``{name}`` for values
-(``str.format`` with names only). ``say`` never raises because of a value: a report with a clumsy sentence beats none.
+(``str.format`` with names only), and ``{name:one|many}`` for words that depend on a number. ``say`` never raises because of a value: a report with a clumsy sentence beats none.
 """
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ LANGUAGES = ("en", "zh")
 CATALOGUES = ("errors", "problems", "report", "advice", "watch", "commands", "launcher", "html")
 
 _texts: Dict[str, Tuple[str, str]] = {}
+
+
+class _Formatter(string.Formatter):
+    """``str.format``, and "{count:step|steps}" is "step" for 1."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        one, bar, many = format_spec.partition("|")
+        return (one if str(value) == "1" else many) if bar else super().format_field(value, format_spec)
+
+
+_FORMATTER = _Formatter()
 
 
 def _all() -> Dict[str, Tuple[str, str]]:
@@ -39,7 +50,7 @@ def say(_code: str, language: str = "en", **values: Any) -> str:
         return _code
     sentence = pair[1] if language == "zh" else pair[0]
     try:
-        return sentence.format(**values)
+        return _FORMATTER.vformat(sentence, (), values)
     except (KeyError, IndexError, ValueError):
         return sentence
 
@@ -60,7 +71,7 @@ def translate(sentence: str, language: str) -> str:
         match = _pattern(english).match(sentence)
         if match is not None:
             try:
-                return chinese.format(**match.groupdict())
+                return _FORMATTER.vformat(chinese, (), match.groupdict())
             except (KeyError, IndexError, ValueError):
                 return sentence
     return sentence

@@ -73,7 +73,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "按 --limit 的要求只读取了 {total} 条溢出记录中的前 {read} 条：步数统计未覆盖全部记录。",
     ),
     "remark.sporadic": (
-        "{count} records of single overflows before the collection are left out; --run all shows them too.",
+        "{count} {count:record|records} of single overflows before the collection {count:is|are} left out; --run all shows them too.",
         "已略去采集之前偶发溢出的 {count} 条记录；使用 --run all 可一并显示。",
     ),
     "remark.clocks_close": (
@@ -110,27 +110,27 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "部分 dump 只有统计值：无法得知首个溢出元素，达到最大值的元素个数为下限（至少 1 个）。",
     ),
     "remark.region.unknown_format": (
-        "{format} is a private memory format that is not known here ({tensors} tensors): padding counts as data.",
+        "{format} is a private memory format that is not known here ({tensors} {tensors:tensor|tensors}): padding counts as data.",
         "{format} 是未知的私有内存格式（{tensors} 个张量）：填充按有效数据计。",
     ),
     "remark.region.groups": (
-        "{format} with groups has another layout ({tensors} tensors): padding counts as data.",
+        "{format} with groups has another layout ({tensors} {tensors:tensor|tensors}): padding counts as data.",
         "带分组的 {format} 布局不同（{tensors} 个张量）：填充按有效数据计。",
     ),
     "remark.region.no_original_shape": (
-        "{tensors} tensors in {format} come without their original shape: padding counts as data.",
+        "{tensors} {tensors:tensor|tensors} in {format} {tensors:comes|come} without {tensors:its|their} original shape: padding counts as data.",
         "{tensors} 个 {format} 格式的张量没有原始形状：填充按有效数据计。",
     ),
     "remark.region.no_fit": (
-        "The original shape of {tensors} tensors in {format} fits no known layout: padding counts as data.",
+        "The original shape of {tensors} {tensors:tensor|tensors} in {format} fits no known layout: padding counts as data.",
         "{tensors} 个 {format} 格式张量的原始形状与已知布局均不符：填充按有效数据计。",
     ),
     "remark.record.not_valid": (
-        "{count} records are not marked as valid, the first is {file}.",
+        "{count} {count:record is|records are} not marked as valid, the first is {file}.",
         "{count} 条溢出记录未标记为有效，第一条为 {file}。",
     ),
     "remark.record.nothing": (
-        "{count} records report no overflow (every status is 0), the first is {file}.",
+        "{count} {count:record reports|records report} no overflow (every status is 0), the first is {file}.",
         "{count} 条溢出记录未报告溢出（状态均为 0），第一条为 {file}。",
     ),
     "progress.listing": ("npu-overflow: {done} files found", "npu-overflow：已找到 {done} 个文件"),

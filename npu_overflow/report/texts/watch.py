@@ -17,12 +17,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "watch.why.unloaded": (" (npu_device is not loaded)", "（未加载 npu_device）"),
     "watch.why.unopened": (" (npu_device is loaded, but no device is open)", "（已加载 npu_device，但没有打开设备）"),
     "watch.trigger": (
-        "step {step}: {count} steps overflowed, the loss scale fell from {before} to {after}, overflow is frequent: collecting the operators of "
+        "step {step}: {count} {count:step|steps} overflowed, the loss scale fell from {before} to {after}, overflow is frequent: collecting the operators of "
         "overflowing steps.",
         "第 {step} 步：已有 {count} 步溢出，loss scale 从 {before} 降到 {after}，溢出频繁：开始采集溢出步的算子。",
     ),
     "watch.trigger.signs": (
-        "step {step}: {count} steps overflowed although the loss scale stands still, overflow is frequent: collecting the operators of "
+        "step {step}: {count} {count:step|steps} overflowed although the loss scale stands still, overflow is frequent: collecting the operators of "
         "overflowing steps.",
         "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集溢出步的算子。",
     ),
@@ -36,7 +36,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步：首个溢出的仍是同一算子：{name}",
     ),
     "watch.rate": (
-        "{overflowing} of {steps} steps overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
+        "{overflowing} of {steps} {steps:step|steps} overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
     ),
     "watch.rate.warmup": (
@@ -91,7 +91,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "或使用会跳过此类训练步的 LossScaleOptimizer。",
     ),
     "host.disk_budget": (
-        "step {step}: {count} operators were not written, max_disk is used up.",
+        "step {step}: {count} {count:operator was|operators were} not written, max_disk is used up.",
         "第 {step} 步：有 {count} 个算子未写入，max_disk 已用尽。",
     ),
     "compat.no_observation": ("operators can't be observed without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法观察算子。"),
@@ -148,7 +148,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "训练在溢出变得频繁之前结束；当时已有 {count} 个溢出步的 dump。",
     ),
     "ascend.unfinished": (
-        "dumps of {count} steps were still being written when they were analyzed.",
+        "dumps of {count} {count:step|steps} were still being written when they were analyzed.",
         "分析时仍有 {count} 个训练步的 dump 未写完。",
     ),
 }
