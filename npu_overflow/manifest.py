@@ -27,7 +27,11 @@ SCHEMA = 1
 MAX_BYTES = 16 * 2**20
 #: manifests read in one folder: more ranks than this are merged from their reports
 MAX_FILES = 20_000
+#: bytes of all manifests of one folder
+MAX_ALL_BYTES = 128 * 2**20
 _MAX_ITEMS, _MAX_TEXT, _MAX_DEPTH = 200_000, 65_536, 12
+#: values in one file: as Python objects they take fifty times the bytes that they have in JSON
+_MAX_VALUES = 1_000_000
 
 _writings = itertools.count()
 _FILE = re.compile(r"^session-(\d{1,7})\.json$")
@@ -185,8 +189,12 @@ def read_manifests(folder: str) -> Manifests:
                     ranked.append((int(match.group(1)), entry.path))
     except OSError:
         return result
+    left = MAX_ALL_BYTES
     for _rank, path in sorted(ranked):
         try:
+            left -= os.lstat(path).st_size
+            if left < 0:
+                raise ValueError("more than %d bytes of manifests in one folder" % MAX_ALL_BYTES)
             result.append(read_manifest(path))
         except (OSError, ValueError) as error:
             result.problems.append(ManifestProblem(path, "manifest.unreadable", {"reason": _reason(error)}))
@@ -210,9 +218,11 @@ def read_manifest(path: str) -> Manifest:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError("more than %d bytes" % MAX_BYTES)
+    if sum(map(data.count, b",[{")) > _MAX_VALUES:
+        raise ValueError("more than %d values" % _MAX_VALUES)
     try:
         content = json.loads(data.decode("utf-8"), parse_int=_parse_int)
-    except RecursionError:
+    except (RecursionError, MemoryError):
         raise ValueError("nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("no JSON object")

@@ -205,4 +205,4 @@ def test_every_dependency_is_explained(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert _requirements("always")
     assert [name for name in _requirements("always") if "| %s |" % name not in text] == []
-    assert [name for part in ("tensorflow", "tf-keras", "test", "docs") for name in _requirements(part) if name not in text.lower()] == []
+    assert [name for part in ("tensorflow", "tf-keras", "test", "docs", "fuzz") for name in _requirements(part) if name not in text.lower()] == []

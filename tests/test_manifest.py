@@ -141,7 +141,7 @@ def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(OSError, match="its folder does not exist"):
         sample().write(str(tmp_path / "missing"))
 
 

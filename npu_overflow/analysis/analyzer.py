@@ -34,6 +34,9 @@ _FEW_RECORDS = 2000
 #: times that operators are left out because they grow, and others are opened in their place
 _MOST_TURNS = 4
 
+#: tensors of open dumps that are held in memory, about 1 kB each
+_MOST_HELD = 50_000
+
 
 def analyze(
     path: str = "precision_data/overflow/dump",
@@ -225,8 +228,13 @@ class _Analysis:
         for members in runs.values():
             if not self._is_host(members):
                 continue
+            held = 0
             for opened in members:
                 self._look(opened)
+                if opened.dump is not None:
+                    held += len(opened.dump.inputs) + len(opened.dump.outputs) + len(opened.dump.others)
+                    if held > _MOST_HELD:  # opened once more when its turn comes
+                        opened.dump, opened.looked = None, False
             cores = [opened.host.core for opened in members if opened.host is not None]
             for opened in members:
                 if opened.host is None:
@@ -337,22 +345,20 @@ class _Analysis:
 
     def _listed_problems(self) -> Tuple[Problem, ...]:
         """By file, each once, even where several entries share a file."""
-        result: List[Problem] = []
+        result: Dict[Tuple[str, str, str], Problem] = {}
         for item in sorted(self.problems, key=lambda item: item.path):
             values = dict(item.values)
             problem = Problem(self._relative(item.path), english(item.code, **values), item.code, values)
-            if problem not in result:
-                result.append(problem)
-        return tuple(result)
+            result.setdefault((problem.file, problem.reason, item.code), problem)
+        return tuple(result.values())
 
     def _listed_remarks(self) -> Tuple[Remark, ...]:
         remarks = self.remarks + [(code, fillable(values)) for manifest in self.manifests for code, values in manifest.remarks]
-        result: List[Remark] = []
+        result: Dict[Tuple[str, str, str], Remark] = {}
         for code, values in remarks:
             remark = Remark(english(code, **values), code, dict(values))
-            if remark not in result:
-                result.append(remark)
-        return tuple(result)
+            result.setdefault((remark.text, code, repr(remark.values)), remark)
+        return tuple(result.values())
 
 
 def _name_of(candidates: Sequence[Any], path: str) -> Optional[str]:

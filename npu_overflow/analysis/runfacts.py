@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree, place_of
 from npu_overflow.manifest import Manifest, read_manifests
@@ -64,18 +64,21 @@ def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
     """
     if tree.single is not None or place_of(tree.root).device is not None:
         return tree, 0
-    folders = {path: folder if _was_kept(folder, facts) else folder.with_records(()) for path, folder in tree.folders.items()}
+    kept_by: Dict[int, Set[str]] = {}
+    folders = {path: folder if _was_kept(folder, facts, kept_by) else folder.with_records(()) for path, folder in tree.folders.items()}
     kept = replace(tree, folders=folders)
     return kept, tree.record_count - kept.record_count
 
 
-def _was_kept(folder: Folder, facts: RunFacts) -> bool:
-    """Whether a folder belongs to the last collection, as far as its manifest says."""
+def _was_kept(folder: Folder, facts: RunFacts, kept_by: Dict[int, Set[str]]) -> bool:
+    """Whether a folder belongs to the last collection, as far as its manifest says; ``kept_by`` remembers what each manifest says."""
     manifest = facts.of_place(folder.place)
     above = _time_folder(folder.path, folder.place.run)
     if manifest is None or manifest.kept_folders is None or above is None:
         return True
-    return os.path.relpath(folder.path, above).replace(os.sep, "/") in set(manifest.kept_folders)
+    if id(manifest) not in kept_by:
+        kept_by[id(manifest)] = set(manifest.kept_folders)
+    return os.path.relpath(folder.path, above).replace(os.sep, "/") in kept_by[id(manifest)]
 
 
 def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
@@ -119,12 +122,8 @@ def loss_scale_of(manifests: List[Manifest]) -> Optional[LossScale]:
         return None
     drops = max((manifest.drops for manifest in manifests), key=len)
     rates = [manifest.rate for manifest in manifests if manifest.rate is not None]
-    names: List[str] = []
-    for manifest in manifests:
-        for optimizer in manifest.optimizers:
-            name = optimizer.get("name")
-            if isinstance(name, str) and name not in names:
-                names.append(name)
+    given = (optimizer.get("name") for manifest in manifests for optimizer in manifest.optimizers)
+    names = dict.fromkeys(name for name in given if isinstance(name, str))
     triggers = [step for step in ((manifest.trigger or {}).get("step") for manifest in manifests) if isinstance(step, int) and not isinstance(step, bool)]
     return LossScale(
         drops=tuple((int(step), float(before), float(after)) for step, before, after in drops),

@@ -8,7 +8,7 @@ from npu_overflow.errors import NpuOverflowError
 __all__ = ["english", "fillable", "sentence"]
 
 #: names that the functions which fill sentences use themselves
-_TAKEN = ("code", "language", "self")
+_TAKEN = ("code", "_code", "language", "self")
 
 
 def english(code: str, **values: Any) -> str:

@@ -10,7 +10,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
-from npu_overflow.errors import CannotWrite, NpuOverflowError
+from npu_overflow.errors import CannotWrite, DumpFormatError, NpuOverflowError
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
@@ -18,7 +18,7 @@ from npu_overflow.report.flow import plain, wrap
 if TYPE_CHECKING:
     from npu_overflow.report.model import Report
 
-__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "saved_report", "write_out"]
+__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "read_report", "saved_report", "write_out"]
 
 PROGRAM = "npu-overflow"
 
@@ -28,6 +28,8 @@ TRACEBACK = "NPU_OVERFLOW_TRACEBACK"
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 _NO_ROOM = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
+#: a saved report of tens of thousands of operators has less
+MOST_REPORT_BYTES = 256 << 20
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -118,11 +120,29 @@ def saved_report(path: str) -> Optional[Report]:
     """
     if not path.endswith(".json") or not os.path.isfile(path):
         return None
-    from npu_overflow.dump.files import open_regular
+    return read_report(path)
+
+
+def read_report(path: str) -> Report:
+    """The saved report at ``path``.
+
+    Raises:
+        DumpFormatError: the file can't be read, is larger than any report, or holds none.
+    """
     from npu_overflow.report.model import Report
 
+    return Report.from_json(report_bytes(path).decode("utf-8", "replace"))
+
+
+def report_bytes(path: str, most: int = MOST_REPORT_BYTES) -> bytes:
+    """What ``read_report`` reads."""
+    from npu_overflow.dump.files import open_regular, read_exactly
+
     with open_regular(path) as file:
-        return Report.from_json(file.read().decode("utf-8", "replace"))
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise DumpFormatError("report.large", bytes=size, most=most)
+        return read_exactly(file, size)
 
 
 def write_out(text: str) -> None:

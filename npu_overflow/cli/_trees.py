@@ -14,8 +14,6 @@ from npu_overflow.report.model import Report
 
 __all__ = ["report_of"]
 
-#: a saved report
-_MOST_REPORT_BYTES = 256 * 2**20
 #: names that are listed
 _MOST_SHOWN = 20
 
@@ -32,7 +30,7 @@ def report_of(path: str, most_bytes: int, language: str, progress: Progress, **o
     if not remote.is_url(path):
         return _shell.saved_report(path) or analyze(path, progress=progress, **options)
     if path.endswith(".json"):
-        return Report.from_json(remote.read(path, _MOST_REPORT_BYTES).decode("utf-8", "replace"))
+        return Report.from_json(remote.read(path, _shell.MOST_REPORT_BYTES).decode("utf-8", "replace"))
     with tempfile.TemporaryDirectory(prefix="npu_overflow-") as folder:
         tree = remote.fetch_tree(path, folder, most_bytes, _needed, lambda done, total: progress.step("progress.fetched", done, total))
         for name in tree.refused[:_MOST_SHOWN]:

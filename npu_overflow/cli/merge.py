@@ -25,7 +25,6 @@ __all__ = ["ALIASES", "add_arguments", "run"]
 ALIASES: Tuple[str, ...] = ()
 
 LIMIT = 3
-MOST_BYTES = 256 * 2**20
 #: reports of one argument: more ranks than any job has
 MOST_REPORTS = 1_000_000
 #: operators that are kept for --json and --output; the terminal shows fewer
@@ -97,7 +96,7 @@ class _Reading:
     def _take(self, path: str, read: Callable[[int], bytes]) -> None:
         self._progress.step("progress.reports", self._merging.count)
         try:
-            content = read(MOST_BYTES)
+            content = read(_shell.MOST_REPORT_BYTES)
             _add(self._merging, path, content)
         except NpuOverflowError as error:
             self._fail(path, error)
@@ -158,7 +157,7 @@ def _local_files(path: str) -> Iterator[str]:
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):
-            if _REPORT.match(name) and count < MOST_REPORTS:
+            if _REPORT.match(name) and count < MOST_REPORTS and not os.path.islink(os.path.join(folder, name)):
                 count += 1
                 yield os.path.join(folder, name)
     if not count:
@@ -171,13 +170,10 @@ def _content(path: str, most: int) -> bytes:
     if not os.path.isfile(path):
         raise PathError("merge.no_report", path=path, reason="not a regular file")
     try:
-        with open(path, "rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise PathError("path.unreadable", path=path, reason=error.strerror or str(error)) from error
-    if len(content) > most:
-        raise PathError("merge.no_report", path=path, reason="more than %d bytes" % most)
-    return content
+        # a link that the user names is followed, one that lies in a folder is not found in the first place
+        return _shell.report_bytes(os.path.realpath(path), most)
+    except DumpFormatError as error:
+        raise PathError("merge.no_report", path=path, reason=str(error)) from None
 
 
 def _add(merging: Merging, path: str, content: bytes) -> None:

@@ -92,13 +92,10 @@ def _show(path: str, arguments: argparse.Namespace, language: str) -> int:
 
 def _report(path: str, language: str) -> int:
     """A saved report, printed again."""
-    from npu_overflow.dump.files import open_regular
-    from npu_overflow.report.model import Report
+    from npu_overflow.cli._shell import read_report
     from npu_overflow.report.terminal import print_report
 
-    with open_regular(path) as file:
-        report = Report.from_json(file.read().decode("utf-8", "replace"))
-    print_report(report, language=language)
+    print_report(read_report(path), language=language)
     return 0
 
 

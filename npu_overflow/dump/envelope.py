@@ -23,7 +23,8 @@ _SMALL_HEADER_BYTES = 16 << 10
 _MOST_FIELDS = 100000
 _MOST_TENSORS = 8192
 _MOST_AXES = 32
-_MOST_JSON_BYTES = 4 << 20
+_MOST_JSON_BYTES = 1 << 20
+_MOST_JSON_DEPTH = 32
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,18 @@ def untrusted_json(text: bytes) -> Optional[Dict[str, Any]]:
         value = json.loads(text.decode("utf-8"), parse_int=_small_int)
     except (ValueError, RecursionError, MemoryError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not _is_deep(value) else None
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether objects and lists lie so deep in each other that whoever walks through them, or prints them, runs out of stack."""
+    level = [value]
+    for _ in range(_MOST_JSON_DEPTH):
+        inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _small_int(digits: str) -> int:

@@ -16,6 +16,10 @@ from npu_overflow.errors import DumpFormatError
 __all__ = ["OperatorDump", "Tensor", "merge", "open_dump", "open_operator"]
 
 
+#: the name of an operator in a graph has some hundred
+_MOST_NAME_BYTES = 16 << 10
+
+
 @dataclass(frozen=True)
 class OperatorDump:
     """An operator's dump file.
@@ -65,9 +69,11 @@ def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
     message = envelope.message
     host = untrusted_json(message.host) if message.host else None
     sides, trouble = headers.tensors_of(envelope, None if name is None else name.thread_id, host)
+    if trouble is None:
+        trouble = _odd(message, host)
     return OperatorDump(
         path,
-        message.op_name.decode("utf-8", "replace"),
+        message.op_name[:_MOST_NAME_BYTES].decode("utf-8", "replace"),
         message.dump_time,
         sides["input"],
         sides["output"],
@@ -76,6 +82,15 @@ def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
         name,
         sides["buffer"] + sides["space"],
     )
+
+
+def _odd(message: Any, host: Optional[Mapping[str, Any]]) -> headers.Trouble:
+    """What is wrong with a header whose tensors are all right."""
+    if message.host and host is None:
+        return "dump.host", {"bytes": len(message.host)}
+    if len(message.op_name) > _MOST_NAME_BYTES:
+        return "dump.name_long", {"bytes": len(message.op_name), "most": _MOST_NAME_BYTES}
+    return None
 
 
 def open_operator(candidates: Sequence[Entry]) -> OperatorDump:

@@ -94,12 +94,12 @@ class Region:
         """All elements in storage order as an array in the user's shape, padding removed; a slice keeps its own shape."""
         if self._placed is None or any(self._start) or self.stored != self._placed.shape:
             whole = self.shape if elements(self.shape) == values.size else self.stored
-            return values.reshape(whole)
+            return _shaped(values, whole)
         valid = self.mask(0, values.size)
         positions = np.arange(values.size) if valid is None else np.flatnonzero(valid)
-        result = np.zeros(self.shape, dtype=values.dtype)
-        result.reshape(-1)[self.original_flat(positions)] = values[positions]
-        return result
+        result = np.zeros(elements(self.shape), dtype=values.dtype)
+        result[self.original_flat(positions)] = values[positions]
+        return _shaped(result, self.shape)
 
     def _coordinates(self, positions: np.ndarray) -> Optional[Sequence[np.ndarray]]:
         """Coordinates in the user's shape, or None where the order of elements is the user's."""
@@ -150,6 +150,14 @@ def region_of(
     if found is None or original is None:
         return Region(shape, full, start=slice_start, remark=remark)
     return Region(shape, original, found, slice_start, found.layout)
+
+
+def _shaped(values: np.ndarray, shape: Shape) -> np.ndarray:
+    """``values`` in ``shape``; flat where that is none that numpy has: an axis of 0 goes with axes of any size."""
+    try:
+        return values.reshape(shape)
+    except (ValueError, OverflowError):
+        return values
 
 
 def _unravel(positions: np.ndarray, shape: Shape) -> List[np.ndarray]:

@@ -87,6 +87,8 @@ class _Scan:
             self.tree.problems.append(FileProblem(path, "file.special"))
         elif not _inside(os.path.realpath(path), self.real_root):
             self.tree.problems.append(FileProblem(path, "file.link"))
+        elif not os.path.exists(path):
+            self.tree.problems.append(FileProblem(path, "file.link_nowhere"))
 
     def take(self, folder: str, names: List[str]) -> None:
         """Sort the files of one folder into records, dumps, problems."""

@@ -77,14 +77,14 @@ def _tensors(columns: List[str], rows: Any, ended: bool) -> Tuple[Dict[str, List
 def _tensor(cells: Dict[str, str]) -> Optional[Tensor]:
     """One row, or None where it names no tensor."""
     side = cells.get("input/output", "").lower()
-    index = _number(cells.get("index", ""))
-    if side not in ("input", "output") or not isinstance(index, int) or index < 0:
+    index = _size(cells.get("index", ""))
+    if side not in ("input", "output") or index is None:
         return None
     spelled = cells.get("data type", "").lower()
     spelled = spelled[3:] if spelled.startswith("dt_") else spelled
     dtype = _TYPES.get(spelled, spelled)
     number = codes.DATA_TYPE_NUMBERS.get(dtype, 0)
-    size = _number(cells.get("data size", ""))
+    size = _size(cells.get("data size", "")) or 0
     return Tensor(
         side,
         index,
@@ -92,8 +92,8 @@ def _tensor(cells: Dict[str, str]) -> Optional[Tensor]:
         codes.data_type_name(number),
         "" if cells.get("format", "").lower() in _MISSING else cells["format"],
         _shape(cells.get("shape", "")),
-        bytes=size if isinstance(size, int) and size >= 0 else 0,
-        size=size if isinstance(size, int) and size >= 0 else 0,
+        bytes=size,
+        size=size,
         statistics={key: _number(cells.get(column, "")) for column, key in _NUMBERS.items()},
     )
 
@@ -101,8 +101,15 @@ def _tensor(cells: Dict[str, str]) -> Optional[Tensor]:
 def _shape(text: str) -> Tuple[int, ...]:
     if text.lower() in _MISSING:
         return ()
-    sizes = [_number(part) for part in text.split("x", _MOST_AXES)]
-    return tuple(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else ()
+    sizes = [_size(part) for part in text.split("x", _MOST_AXES)]
+    known = tuple(size for size in sizes if size is not None)
+    return known if len(known) == len(sizes) else ()
+
+
+def _size(text: str) -> Optional[int]:
+    """A number of bytes, of elements or of a place: whole, not negative, of 64 bits; None for anything else."""
+    number = _number(text)
+    return number if isinstance(number, int) and 0 <= number < 2**64 else None
 
 
 def _number(text: str) -> Optional[Number]:

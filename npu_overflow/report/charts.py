@@ -40,9 +40,9 @@ _SPECIAL = 40.0
 
 
 def special_counts(tensor: TensorSummary) -> List[Tuple[str, int]]:
-    """Overflow values of a tensor by kind, those that occur."""
+    """Overflow values of a tensor by kind, those that occur; a count below 0 in a saved report is none."""
     counts = [("-Inf", tensor.neg_inf), ("+Inf", tensor.pos_inf), ("NaN", tensor.nan), ("±MAX", tensor.saturated)]
-    return [(name, count) for name, count in counts if count]
+    return [(name, count) for name, count in counts if count > 0]
 
 
 def bins(tensor: TensorSummary) -> Tuple[int, List[int]]:

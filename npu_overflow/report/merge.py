@@ -99,8 +99,8 @@ class Merging:
         self._runs: List[Optional[str]] = []
         self._main: Optional[Report] = None
         self._reason: Optional[str] = None
-        self._problems: Some[Tuple[str, Problem]] = Some(_MOST_PROBLEMS)
-        self._remarks: Some[Remark] = Some(_MOST_REMARKS)
+        self._problems: Some[Tuple[str, Problem]] = Some(None if most is None else _MOST_PROBLEMS)
+        self._remarks: Some[Remark] = Some(None if most is None else _MOST_REMARKS)
         self._scale: Optional[LossScale] = None
 
     def add_json(self, text: str, digest: bytes) -> None:
@@ -145,9 +145,9 @@ class Merging:
         for index, operator in enumerate(report.operators):
             self._take(report, rank, index, operator, tensors[index] if tensors else None)
         for problem in report.problems:
-            self._problems.add((report.path, problem.file, problem.reason), (report.path, problem))
+            self._problems.add((report.path, problem.file, problem.reason, problem.code, repr(problem.values)), (report.path, problem))
         for remark in report.remarks:
-            self._remarks.add(remark.text, remark)
+            self._remarks.add((remark.text, remark.code, repr(remark.values)), remark)
 
     def _take(self, report: Report, rank: int, index: int, operator: Operator, tensors: Optional[Mapping[str, Any]]) -> None:
         self._operators += 1

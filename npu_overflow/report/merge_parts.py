@@ -53,9 +53,9 @@ class First(Generic[Item]):
 
 
 class Some(Generic[Item]):
-    """Different items in the order in which they came, up to a number; the others are counted."""
+    """Different items in the order in which they came, up to a number (None: all); the others are counted."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: Optional[int]) -> None:
         self._most = most
         self._kept: Dict[Hashable, Item] = {}
         self.left_out = 0
@@ -63,7 +63,7 @@ class Some(Generic[Item]):
     def add(self, name: Hashable, item: Item) -> None:
         if name in self._kept:
             return
-        if len(self._kept) >= self._most:
+        if self._most is not None and len(self._kept) >= self._most:
             self.left_out += 1
         else:
             self._kept[name] = item

@@ -20,6 +20,9 @@ _T = TypeVar("_T")
 
 _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 
+#: digits of a whole number, and how deep free JSON goes; what is in a report has 20 and 5
+_MOST_DIGITS, _MOST_DEPTH = 40, 32
+
 _LIKE_NUMBERS = re.compile(r"\\+(?:-?inf|nan)\Z")
 
 
@@ -30,10 +33,16 @@ def restore_json(cls: Type[_T], text: str) -> _T:
         DumpFormatError: not JSON, or not a report.
     """
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = json.loads(text, parse_int=_whole)
+    except (ValueError, RecursionError, MemoryError) as error:
         raise DumpFormatError("report.not_json", why=str(error)) from None
     return restore(cls, data)
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:  # converting millions of digits takes hours, and showing them as long
+        raise ValueError("a number of %d digits" % len(digits))
+    return int(digits)
 
 
 def restore(cls: Type[_T], data: Any) -> _T:
@@ -91,7 +100,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(where, value)
-        return _free(value)
+        return _free(value, where)
     return _scalar(hint, value, where)
 
 
@@ -134,16 +143,18 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     raise _wrong(where, value)
 
 
-def _free(value: Any, key: str = "") -> Any:
+def _free(value: Any, where: str, key: str = "", depth: int = 0) -> Any:
     """Free JSON: the strings for infinities and NaN become numbers again, except where the key promises a text or a backslash marks one."""
     if isinstance(value, str):
         if key in TEXT_KEYS:
             return value
         return value[1:] if _LIKE_NUMBERS.match(value) else _NOT_FINITE.get(value, value)
+    if isinstance(value, (Mapping, list)) and depth > _MOST_DEPTH:
+        raise _wrong(where, "...")
     if isinstance(value, Mapping):
-        return {str(name): _free(item, str(name)) for name, item in value.items()}
+        return {str(name): _free(item, where, str(name), depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_free(item, key) for item in value]
+        return [_free(item, where, key, depth + 1) for item in value]
     return value
 
 

@@ -446,3 +446,22 @@ def test_of_thousands_of_records_few_are_read_where_few_are_asked_for(tmp_path: 
     whole = analyze(str(tmp_path), limit=2, every_record=True)
     assert len(opened) == 9 and whole.first == report.first and len(whole.operators) == 9
     assert analyze(str(tmp_path)).remarks == whole.remarks == ()
+
+
+def test_few_dumps_of_a_host_tree_are_held_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of many operators with many tensors is read in parts; the report is the same."""
+    step = Step(tmp_path)
+    for number in range(6):
+        step.operator("Mul", "m/mul_%d" % number, number, number * 10, [CLEAN] * 3, [INF], host=host_of(op_type="Mul", op_name="m/mul_%d" % number))
+    whole = analyze(str(tmp_path))
+    monkeypatch.setattr(analyzer, "_MOST_HELD", 8)
+    assert analyze(str(tmp_path)).to_json() == whole.to_json()
+    assert [operator.inputs is None for operator in analyze(str(tmp_path), limit=2).operators] == [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("taken", ["_code", "code", "language", "self"])
+def test_remarks_of_a_manifest_with_values_of_any_name(tmp_path: Path, taken: str) -> None:
+    chain_of_three(tmp_path)
+    Manifest(run_id="x", remarks=[("remark.unfinished", {taken: 1, "step": "7"})]).write(str(tmp_path / RUN))
+    (remark,) = analyze(str(tmp_path)).remarks
+    assert remark.code == "remark.unfinished" and remark.text.startswith("Step 7 unfinished") and remark.values == {"step": "7"}

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,25 @@ def test_a_folder_without_reports(tmp_path: Path) -> None:
 
 def test_without_arguments_it_is_wrong_usage() -> None:
     assert run("merge").returncode == 2
+
+
+def test_links_in_a_folder_are_not_followed(saved: Path, tmp_path: Path) -> None:
+    """A report that lies elsewhere is none of the folder's; one that is named itself is read."""
+    outside = tmp_path / "outside.json"
+    (saved / "rank_1" / "report.json").rename(outside)
+    (saved / "rank_1" / "report.json").symlink_to(outside)
+    done = run("merge", "--json", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert Report.from_json(done.stdout).records == 1
+    assert run("merge", "--json", str(saved / "rank_1" / "report.json")).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["merge", "show", "analyze", "mixlist"])
+def test_a_file_larger_than_any_report(tmp_path: Path, command: str) -> None:
+    """Known by its size: nothing of it is read."""
+    path = tmp_path / "report.json"
+    path.write_bytes(b"{")
+    os.truncate(str(path), 1 << 33)
+    done = run(command, str(path))
+    assert done.returncode == 1 and done.stdout == ""
+    assert "8589934592 bytes; reports of at most 268435456 are read" in " ".join(done.stderr.split())

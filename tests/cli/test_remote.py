@@ -314,9 +314,9 @@ def test_one_that_is_no_report_does_not_stop_the_others(reports: List[str], memo
 
 
 def test_a_report_is_read_up_to_a_bound(reports: List[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from npu_overflow.cli import merge
+    from npu_overflow.cli import _shell
 
-    monkeypatch.setattr(merge, "MOST_BYTES", 50)
+    monkeypatch.setattr(_shell, "MOST_REPORT_BYTES", 50)
     assert main(["merge", reports[0]]) == 1
     assert capsys.readouterr().err == "npu-overflow: %s has more than 50 bytes; it was not read.\n" % reports[0]
 

@@ -163,3 +163,21 @@ def test_a_good_file_with_bytes_changed(tmp_path_factory: pytest.TempPathFactory
     for one in dump.inputs + dump.outputs + dump.others:
         assert sum(piece.size for piece in one.chunks()) == one.count * one.parts
         assert one.original().size <= one.count and one.valid().mask(0, 5) is not False
+
+
+def test_json_of_the_host_is_no_deeper_than_can_be_shown(tmp_path: Path) -> None:
+    """Python reads what lies a thousand deep, and then can't print it."""
+    for depth, read in ((20, True), (40, False), (900, False)):
+        message = schema.DumpData(version=b"2.0", op_name=b"a", host=b'{"host": 1, "x": ' + b"[" * depth + b"]" * depth + b"}")
+        message.output.add(data_type=2, size=4).shape.dim.append(2)
+        (tmp_path / NAME).write_bytes(whole(message.SerializeToString(), b"1234"))
+        dump = open_dump(str(tmp_path / NAME))
+        assert (dump.host is not None, dump.problem is None) == (read, read)
+        assert read or (dump.problem is not None and dump.problem.code == "dump.host")
+
+
+def test_a_very_long_name_is_cut(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(whole(field(1, b"2.0") + tensor([2], 4) + field(6, b"n" * (1 << 20)), b"1234"))
+    dump = open_dump(str(tmp_path / NAME))
+    assert dump.op_name == "n" * 16384 and dump.problem is not None
+    assert (dump.problem.code, dump.problem.values) == ("dump.name_long", {"bytes": 1 << 20, "most": 16384})

@@ -137,6 +137,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert len(tree.records) == 1
     assert sorted((os.path.basename(problem.path), problem.code) for problem in tree.problems) == [
         ("Opdebug.Node_OpDebug.1.5.%d" % (TIME + 1), "file.link"),
+        ("dangling", "file.link_nowhere"),
         ("folder", "file.link"),
     ]
     os.symlink(str(inside), str(tmp_path / "door"))

@@ -165,3 +165,12 @@ def test_plain_formats_count_in_the_original_shape() -> None:
     assert region_of("ND", (6, 4), (5, 5)).original_index(23) == (5, 3)
     assert region_of("ND", (), ()).original_index(0) == ()
     assert isinstance(region_of("ND", (), None), Region)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**63), (2**62, 0, 2**62), (2**64 - 1, 0)])
+def test_a_tensor_of_nothing_with_axes_that_numpy_has_not(shape: Shape) -> None:
+    """An axis of 0 goes with axes of any size: there are no elements, whatever numpy says of the shape."""
+    nothing = np.zeros(0, np.float16)
+    for original in (None, shape):
+        values = region_of("ND", shape, original).unpack(nothing)
+        assert values.size == 0 and values.dtype == np.float16

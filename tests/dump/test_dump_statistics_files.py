@@ -71,3 +71,17 @@ def test_what_is_no_statistics_file(tmp_path: Path, text: str) -> None:
 def test_very_many_rows_end(tmp_path: Path) -> None:
     dump = opened(tmp_path, OLD + "Input,0\n" * 20000)
     assert len(dump.inputs) < 10000 and dump.problem is not None
+
+
+@pytest.mark.parametrize("shape", ["4x-4", "-1", "2x%s" % ("9" * 30), "4xtwo"])
+def test_sizes_that_are_none(tmp_path: Path, shape: str) -> None:
+    dump = opened(tmp_path, OLD + "Output,0,-8,DT_FLOAT,ND,%s,1,0,0.5,4,0,0,0\n" % shape)
+    (one,) = dump.outputs
+    assert (one.shape, one.bytes, one.size) == ((), 0, 0) and dump.problem is None
+    assert one.statistics["max"] == 1
+
+
+@pytest.mark.parametrize("index", ["-1", "9" * 30, "1.5", ""])
+def test_rows_of_no_place_are_left_out(tmp_path: Path, index: str) -> None:
+    dump = opened(tmp_path, OLD + "Output,%s,8,DT_FLOAT,ND,2,1,0,0.5,2,0,0,0\n" % index)
+    assert dump.outputs == [] and dump.problem is not None and dump.problem.values == {"count": 1}

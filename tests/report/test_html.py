@@ -277,3 +277,14 @@ def test_an_operator_that_was_not_opened_is_the_same_operator() -> None:
     opened = _operator("net/fc.1/mul", steps_seen=2, inputs=(), outputs=(), step=1)
     spread = lineage.spread(_report(_operator("net_fc_1_mul", steps_seen=2, step=0), opened))
     assert [(share.operator.op_name, share.entries) for share in spread.operators] == [("net/fc.1/mul", 2)]
+
+
+@pytest.mark.parametrize("count", [-1, -(10**30)])
+def test_counts_below_zero_in_a_saved_report_are_drawn_as_none(count: int) -> None:
+    tensor = TensorSummary(0, "float16", "ND", (4,), nan=count, pos_inf=2, neg_inf=count, saturated=count, histogram={"low": 0, "counts": [1, count, 2]})
+    assert charts.special_counts(tensor) == [("+Inf", 2)]
+    assert charts.bins(tensor)[1] == [1, 0, 2]
+    drawn = charts.histogram(tensor)
+    assert drawn is not None and drawn.count("<title>") == 3
+    only = TensorSummary(0, "float16", "ND", (4,), nan=count)
+    assert charts.histogram(only) is None

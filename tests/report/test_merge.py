@@ -9,7 +9,7 @@ import report_samples as samples
 
 from npu_overflow.errors import UsageError
 from npu_overflow.report.merge import merge
-from npu_overflow.report.model import LossScale, Operator, Problem, Report
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report
 
 
 def operator(name: str, time: int, step: Optional[int] = None, **more: Any) -> Operator:
@@ -121,3 +121,12 @@ def test_it_is_a_report_like_any_other() -> None:
     merged = merge([whole, report(4, first=None)])
     again = Report.from_json(merged.to_json())
     assert again.first is not None and again.first.op_name == samples.CULPRIT.op_name and again.rank == 3
+
+
+def test_problems_and_remarks_of_many_reports_stand_once() -> None:
+    """By what they say: lists of tens of thousands are not searched once for each."""
+    problems = tuple(Problem("file %d" % number, "The file is empty.", "file.empty", {"x": [number]}) for number in range(20000))
+    remarks = tuple(Remark("remark %d" % number, "of_a_later_version", {"x": {"y": number}}) for number in range(20000))
+    merged = merge([Report("d", "0", rank=rank, problems=problems, remarks=remarks) for rank in (0, 1)])
+    assert merged.problems == problems
+    assert merged.remarks[-20000:] == remarks and len(merged.remarks) < 20010

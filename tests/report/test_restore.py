@@ -179,3 +179,26 @@ def test_what_is_no_report_is_refused_with_the_place(text: str, part: str) -> No
         Report.from_json(text)
     assert part in str(caught.value)
     assert caught.value.message("zh")
+
+
+@pytest.mark.parametrize("digits", [41, 4000, 1000000])
+def test_numbers_of_too_many_digits_are_no_report(digits: int) -> None:
+    """Old releases of Python take hours to convert them, new ones refuse to."""
+    text = report_samples.NPU.to_json().replace('"task_id": 58', '"task_id": ' + "9" * digits)
+    with pytest.raises(DumpFormatError) as caught:
+        Report.from_json(text)
+    assert caught.value.code == "report.not_json" and "a number of %d digits" % digits in str(caught.value)
+
+
+@pytest.mark.parametrize("depth", [33, 200, 900])
+def test_free_json_of_any_depth_is_no_report(depth: int) -> None:
+    deep = json.loads("[" * depth + "]" * depth)
+    data = dict(report_samples.NPU.to_dict(), host={"x": deep})
+    with pytest.raises(DumpFormatError) as caught:
+        Report.from_json(json.dumps(data))
+    assert (caught.value.code, caught.value.values["field"]) == ("report.wrong_field", "host")
+
+
+def test_free_json_of_some_depth_is_one() -> None:
+    data = dict(report_samples.NPU.to_dict(), host={"x": json.loads("[" * 20 + "]" * 20)})
+    assert Report.from_json(json.dumps(data)).to_dict()["host"] == data["host"]

@@ -81,9 +81,11 @@ def _pattern(template: str) -> Pattern[str]:
     """What a sentence made from ``template`` looks like; a value that stands twice is taken once."""
     seen: Set[str] = set()
     parts = []
-    for text, name, _, _ in string.Formatter().parse(template):
+    for text, name, spec, _ in string.Formatter().parse(template):
         parts.append(re.escape(text))
-        if name and name.isidentifier() and name not in seen:
+        if spec:
+            parts.append("(?:%s)" % "|".join(map(re.escape, spec.split("|"))))
+        elif name and name.isidentifier() and name not in seen:
             seen.add(name)
             parts.append("(?P<%s>.+)" % name)
         elif name is not None:

@@ -30,6 +30,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "该 JSON 不是 npu_overflow 的报告；应为 'npu-overflow analyze --json' 或 Report.to_json 的输出。",
     ),
     "report.missing": ("The report lacks the field {field}.", "报告缺少字段 {field}。"),
+    "report.large": ("The file has {bytes} bytes; reports of at most {most} are read.", "文件有 {bytes} 字节；报告最多读取 {most} 字节。"),
     "report.wrong_field": ("The report's field {field} is {value}, which is of another type.", "报告字段 {field} 的值为 {value}，类型不符。"),
     "write.full": ("{path} can't be written: the disk is full.", "无法写入 {path}：磁盘已满。"),
     "write.full.hint": (

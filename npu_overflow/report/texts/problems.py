@@ -9,6 +9,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "file.unreadable": ("The file can't be read: {reason}.", "无法读取文件：{reason}。"),
     "file.special": ("This is no regular file (a FIFO, socket or device); it was not opened.", "不是普通文件（管道、套接字或设备），未打开。"),
     "file.link": ("This link leads out of the folder; it was not followed.", "该链接指向目录之外，未跟随。"),
+    "file.link_nowhere": ("This link leads nowhere, or in a circle.", "该链接没有指向任何文件，或形成循环。"),
     "file.shrank": ("The file became shorter while it was read.", "读取过程中文件变短。"),
     "file.replaced": ("Another file took this one's place while it was analyzed.", "分析过程中文件被另一个文件替换。"),
     "remote.left_out": (
@@ -37,6 +38,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "dump.excess": ("The file has {bytes} bytes, more than the {expected} that its header tells.", "文件有 {bytes} 字节，多于文件头所述的 {expected} 字节。"),
     "dump.tensor_short": ("The shape of {tensor} needs {needed} bytes, the file has {bytes} of it.", "{tensor} 的形状需要 {needed} 字节，文件中只有 {bytes} 字节。"),
+    "dump.host": (
+        "What the host collector wrote into the file ({bytes} bytes) is no JSON that it writes; tensors are shown, the rest is not known.",
+        "主机采集器写入文件的信息（{bytes} 字节）不是其应有的 JSON；张量仍会显示，其余信息未知。",
+    ),
+    "dump.name_long": (
+        "The operator's name has {bytes} bytes; its first {most} are shown.",
+        "算子名称有 {bytes} 字节；只显示前 {most} 字节。",
+    ),
     "record.short": ("The record has {bytes} bytes of at least {needed}.", "溢出记录有 {bytes} 字节，至少应有 {needed} 字节。"),
     "record.no_output": ("The file has no output that could hold a record.", "文件中没有可存放溢出记录的输出。"),
     "record.cut": ("The record has {bytes} bytes of {size}: cut, or still being written.", "溢出记录有 {bytes} 字节，应为 {size} 字节：被截断或仍在写入。"),
@@ -93,7 +102,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步未完成：其算子数据仍在写入，或进程在写完之前已结束，这些算子未显示。",
     ),
     "remark.growing": (
-        "{count} files were still being written, the first is {file}: what they hold is left out. Analyze again once they are whole.",
+        "{count} {count:file was|files were} still being written, the first is {file}: what is in there is left out. Analyze again once all is written.",
         "有 {count} 个文件仍在写入，第一个为 {file}：其内容未计入。写完后请重新分析。",
     ),
     "remark.interrupted.listing": (
