@@ -32,7 +32,7 @@ GROUPS: Tuple[Tuple[Tuple[str, str], Tuple[str, str], Tuple[str, ...]], ...] = (
             "An option or an argument is not what is accepted. Nothing was done; the exit status is 2, in Python it is a `UsageError`.",
             "选项或参数不被接受。未执行任何操作；退出码为 2，在 Python 中为 `UsageError`。",
         ),
-        ("option.", "analyze.", "show.tensor", "show.no_", "show.index", "dump_config.action", "dump_config.exclusive", "run.", "merge.nothing", "cli.count"),
+        ("option.", "analyze.", "show.tensor", "show.no_", "show.index", "dump_config.action", "dump_config.exclusive", "run.", "merge.nothing", "remote.scheme", "cli.count"),
     ),
     (
         ("Paths, saved reports and lists", "路径、已保存的报告与名单文件"),
@@ -40,7 +40,15 @@ GROUPS: Tuple[Tuple[Tuple[str, str], Tuple[str, str], Tuple[str, ...]], ...] = (
             "A file or a folder is not there, can't be read, or is something else. The exit status is 1; no file was changed.",
             "文件或目录不存在、无法读取或不是所需的类型。退出码为 1；没有改动任何文件。",
         ),
-        ("path.", "report.", "merge.missing", "merge.none_in_folder", "merge.no_report", "show.", "mixlist.", "manifest.", "html.", "cli.mixlist.", "cli."),
+        ("path.", "remote.no_", "remote.unreadable", "remote.large", "remote.many", "report.", "merge.missing", "merge.none_in_folder", "merge.no_report", "show.", "mixlist.", "manifest.", "html.", "cli.mixlist.", "cli."),
+    ),
+    (
+        ("Files that can't be written", "无法写入的文件"),
+        (
+            "What was there before is unchanged, and nothing half written is left under its name. A command ends with status 1, in Python it is a `CannotWrite`; a training goes on.",
+            "原有文件不受影响，也不会留下写了一半的文件。命令以退出码 1 结束，在 Python 中为 `CannotWrite`；训练会继续。",
+        ),
+        ("write.", "tensorboard."),
     ),
     (
         ("On an NPU", "在 NPU 上"),
@@ -76,7 +84,7 @@ GROUPS: Tuple[Tuple[Tuple[str, str], Tuple[str, str], Tuple[str, ...]], ...] = (
             "with `mapping.csv`), or let the step be dumped again with room on the disk.",
             "在报告中与文件名一同列出；其余内容照常分析。如果涉及所要查找的算子：请重新完整拷贝目录（包括 `mapping.csv`），或在磁盘空间充足时重新 dump 该步。",
         ),
-        ("file.", "dump.", "record.", "statistics.", "mapping.", "name.", "tree.", "region.", "problem."),
+        ("file.", "remote.", "dump.", "record.", "statistics.", "mapping.", "name.", "tree.", "region.", "problem."),
     ),
     (
         ("Remarks", "备注"),

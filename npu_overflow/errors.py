@@ -3,6 +3,7 @@
     NpuOverflowError              everything this package raises on purpose
     ├── UsageError                a wrong option or argument (exit status 2; also a ValueError)
     ├── PathError                 a path that is missing, unreadable, or holds something else
+    │   └── CannotWrite           a file that can't be written: the disk is full, the quota used up … (also an OSError)
     ├── DumpFormatError           one file that is not what its name promises
     ├── CannotCollect             a collector that can't work here; says what to do instead
     └── MissingExtra              an optional package that is not installed
@@ -12,11 +13,30 @@ error reads well in a terminal, in a report and in a log.
 """
 from __future__ import annotations
 
-from typing import Any
+import errno
+import os
+from typing import Any, Dict, Optional
 
 from npu_overflow.report import texts
 
-__all__ = ["NpuOverflowError", "UsageError", "PathError", "DumpFormatError", "CannotCollect", "MissingExtra"]
+__all__ = ["NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra"]
+
+#: why a file can't be written -> its sentence; where a system lacks one of the numbers it has no such error
+_WRITING: Dict[Optional[int], str] = {
+    getattr(errno, name, None): code
+    for name, code in (
+        ("ENOSPC", "write.full"),
+        ("EDQUOT", "write.quota"),
+        ("EROFS", "write.read_only"),
+        ("EACCES", "write.denied"),
+        ("EPERM", "write.denied"),
+        ("ENAMETOOLONG", "write.long"),
+        ("ENOENT", "write.no_folder"),
+        ("ENOTDIR", "write.no_folder"),
+        ("EISDIR", "write.is_folder"),
+        ("EFBIG", "write.large"),
+    )
+}
 
 
 class NpuOverflowError(Exception):
@@ -61,6 +81,20 @@ class UsageError(NpuOverflowError, ValueError):
 
 class PathError(NpuOverflowError):
     """A path that does not exist, can't be read or written, or holds something else."""
+
+
+class CannotWrite(PathError, OSError):
+    """A file that can't be written. What was there before is unchanged, and nothing half written is left under its name."""
+
+    @classmethod
+    def of(cls, path: str, error: OSError) -> CannotWrite:
+        """The error that says what the system's ``error`` means for writing ``path``."""
+        if isinstance(error, cls):
+            return error
+        reason = error.strerror or str(error)
+        made = cls(_WRITING.get(error.errno, "write.other"), path=os.fspath(path), reason=reason)
+        made.errno, made.strerror, made.filename = error.errno, reason, os.fspath(path)
+        return made
 
 
 class DumpFormatError(NpuOverflowError):

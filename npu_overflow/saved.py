@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 from npu_overflow.manifest import Manifest, plain
 from npu_overflow.options import WatchOptions
 from npu_overflow.report import texts
+from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Remark, Report
 from npu_overflow.version import __version__
 
@@ -39,8 +40,12 @@ def empty(folder: str, manifest: Manifest) -> Report:
     )
 
 
-def save(report: Report, folder: str, manifest: Manifest, language: str) -> Optional[str]:
-    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path of the text, or None where the disk refuses."""
+def save(report: Report, folder: str, manifest: Manifest, language: str) -> str:
+    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path of the text.
+
+    Raises:
+        CannotWrite: the disk refuses. Those that were written before are whole, and the manifest names only them.
+    """
     import io
 
     text = io.StringIO()
@@ -51,18 +56,10 @@ def save(report: Report, folder: str, manifest: Manifest, language: str) -> Opti
     if page is not None:
         contents.append(("report%s.html" % several, page))
     contents.append(("report%s.txt" % several, text.getvalue()))
-    path = None
-    try:
-        for name, content in contents:
-            path = os.path.join(folder, name)
-            aside = os.path.join(folder, ".%s.part" % name)
-            with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(content)
-            os.replace(aside, path)
-            manifest.reports.append(name)
-    except OSError:
-        return None
-    return path
+    for name, content in contents:
+        write_text(os.path.join(folder, name), content)
+        manifest.reports.append(name)
+    return os.path.join(folder, contents[-1][0])
 
 
 def _page(report: Report, language: str) -> Optional[str]:

@@ -21,7 +21,7 @@ from npu_overflow import dump_config, loss_scale, ranks, restart, saved
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
 from npu_overflow.collectors.weights import weights_are_lost
-from npu_overflow.errors import CannotCollect
+from npu_overflow.errors import CannotCollect, CannotWrite
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.policy import Look, Policy
@@ -285,8 +285,12 @@ class Session(Reporting, Restarting, Pausing):
             self.say("watch.no_optimizer", always=True)
 
     def fail(self) -> None:
-        """The watch itself failed: log it once, turn off, leave the training alone."""
-        log.error(texts.say("watch.failed", self._language), exc_info=True)
+        """The watch itself failed: log it once, turn off, leave the training alone. A disk that refuses is no fault to trace."""
+        error = sys.exc_info()[1]
+        if isinstance(error, CannotWrite):
+            self.say("watch.off", always=True, reason="%s %s" % (error.message(self._language), error.hint(self._language)))
+        else:
+            log.error(texts.say("watch.failed", self._language), exc_info=True)
         with contextlib.suppress(Exception):
             self._change("off")
         self.state = "off"
@@ -577,7 +581,7 @@ class Session(Reporting, Restarting, Pausing):
         except OSError as error:
             if not getattr(self, "_disk_warned", False):
                 self._disk_warned = True
-                self.say("watch.no_disk", always=True, folder=folder, error=str(error))
+                self._say_refused("watch.no_disk", folder, error)
 
     def _new_manifest(self) -> Manifest:
         place = self._ranks
@@ -612,6 +616,11 @@ class Session(Reporting, Restarting, Pausing):
         return 10 if self._collector.on_accelerator() else 1
 
     # --- words ------------------------------------------------------------------------------------------------------------------
+
+    def _say_refused(self, code: str, path: str, error: OSError) -> None:
+        """The disk refuses: which file, why, and what helps."""
+        refused = CannotWrite.of(path, error)
+        self.say(code, always=True, error=refused.message(self._language), hint=refused.hint(self._language))
 
     def say(self, code: str, always: bool = False, **values: Any) -> None:
         """One line to the user: on stderr, so that results on stdout stay clean."""

@@ -59,6 +59,7 @@ class Reporting:
     stop_requested: bool
     say: Callable[..., None]
     fail: Callable[[], None]
+    _say_refused: Callable[[str, str, OSError], None]
     _collector: Optional[Collector]
     _training: Optional[Training]
     _manifest: Manifest
@@ -136,9 +137,17 @@ class Reporting:
         first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
         self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
         self._manifest.judged = self._collect_from if self._collect_from is not None else self._step
-        path = saved.save(report, folder, self._manifest, self._language)
+        path = self._saved(report, folder)
         self._write_manifest()  # other ranks look for the finding
         return report, path, folder
+
+    def _saved(self, report: Report, folder: str) -> Optional[str]:
+        """Path of the report's text, or None where the disk refuses: then it is printed all the same."""
+        try:
+            return saved.save(report, folder, self._manifest, self._language)
+        except OSError as error:
+            self._say_refused("watch.not_saved", folder, error)
+            return None
 
     def _deliver(self, gathered: Optional[Tuple[Report, Optional[str], str]], short: bool = False) -> None:
         """Show a report, on the training's thread."""

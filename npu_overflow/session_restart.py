@@ -27,6 +27,7 @@ class Restarting:
 
     options: WatchOptions
     say: Callable[..., None]
+    _say_refused: Callable[[str, str, OSError], None]
     _training: Optional[Training]
     _manifest: Manifest
     _ranks: ranks.Ranks
@@ -71,7 +72,7 @@ class Restarting:
             os.makedirs(self._training.dump_path, exist_ok=True)
             save_weights(model, path)
         except OSError as error:
-            self.say("watch.no_disk", always=True, folder=self._training.dump_path, error=str(error))
+            self._say_refused("watch.no_disk", path, error)
             return None
         return os.path.basename(path)
 

@@ -25,6 +25,7 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "manifest": ("errors",),
     "ranks": ("errors",),
     "restart": ("errors",),
+    "remote": ("errors",),
     "neighbours": ("errors", "manifest"),
     "loss_scale": ("errors",),
     "dump_config": ("errors", "options", "ranks"),
@@ -56,7 +57,7 @@ FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
 MAY_USE_FRAMEWORKS = ("watch", "loss_scale", "collectors", "dump_config", "launcher", "report.tensorboard", "cli.demo")
 
 #: what must not be loaded before it is used
-HEAVY = (*FRAMEWORKS, "numpy", "google.protobuf", "rich", "jinja2")
+HEAVY = (*FRAMEWORKS, "fsspec", "numpy", "google.protobuf", "rich", "jinja2")
 
 #: package -> rooms that may import it
 LIBRARIES: Dict[str, Tuple[str, ...]] = {
@@ -65,6 +66,7 @@ LIBRARIES: Dict[str, Tuple[str, ...]] = {
     "rich": ("report", "cli"),
     "jinja2": ("report",),
     "markupsafe": ("report",),  # comes with jinja2
+    "fsspec": ("remote",),  # an extra
     "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
     "IPython": ("collectors", "launcher", "ranks", "session", "watch"),
 }

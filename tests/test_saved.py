@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from npu_overflow import saved
+from npu_overflow.errors import CannotWrite
 from npu_overflow.manifest import Manifest
 from npu_overflow.report import html
 from npu_overflow.report.model import Operator, Report
@@ -38,4 +39,7 @@ def test_without_the_page_the_others_are_still_saved(tmp_path: Path, monkeypatch
 
 
 def test_a_disk_that_refuses(tmp_path: Path) -> None:
-    assert saved.save(REPORT, str(tmp_path / "none"), Manifest(), "en") is None
+    manifest = Manifest()
+    with pytest.raises(CannotWrite, match=r"report\.json can't be written: its folder does not exist\."):
+        saved.save(REPORT, str(tmp_path / "none"), manifest, "en")
+    assert manifest.reports == []

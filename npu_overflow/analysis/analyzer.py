@@ -1,14 +1,16 @@
 """From a dump tree to a report: which operator overflowed first, why, and what to do."""
 from __future__ import annotations
 
+import functools
 import os
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from npu_overflow.analysis import opening, runfacts
 from npu_overflow.analysis.chain import producers
+from npu_overflow.analysis.growing import Growing
 from npu_overflow.analysis.hostfacts import HostFacts
-from npu_overflow.analysis.opening import Opened
+from npu_overflow.analysis.opening import Opened, Sizes
 from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
 from npu_overflow.analysis.remarks import of_records, remarks_of
@@ -29,6 +31,8 @@ MODES = ("saturation", "inf_nan")
 
 #: up to here all records are read, whatever is asked for: it takes no time
 _FEW_RECORDS = 2000
+#: times that operators are left out because they grow, and others are opened in their place
+_MOST_TURNS = 4
 
 #: tensors of open dumps, and what the host collector wrote of them, that are held in memory: about 1 kB each
 _MOST_HELD = 50_000
@@ -40,9 +44,10 @@ def analyze(
     run: Optional[str] = None,
     limit: Optional[int] = None,
     mode: Optional[str] = None,
-    progress: bool = False,
+    progress: Union[bool, Progress] = False,
     every_record: bool = False,
     processes: int = 1,
+    fetch: Optional[Callable[[str], None]] = None,
 ) -> Report:
     """Find the operators that overflowed, the first of them, and why.
 
@@ -55,7 +60,9 @@ def analyze(
         processes: that may count large tensors at once. More than 1 forks this process, where that is safe: on Linux, without threads or
             TensorFlow.
         every_record: read all records even where ``limit`` takes few, to know in how many steps an operator overflowed.
-        progress: say on standard error how far it is; an interrupt (Ctrl-C) then ends it with what was found so far.
+        progress: say on standard error how far it is; an interrupt (Ctrl-C) then ends it with what was found so far. A ``Progress`` says it
+            elsewhere or in another language.
+        fetch: called with the path of a dump before it is opened, to bring it there; raises DumpFormatError where it can't.
 
     Returns:
         the report. Damaged files are its ``problems``, never an exception.
@@ -69,22 +76,24 @@ def analyze(
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
         raise UsageError("option.whole", name="limit", value=repr(limit), least=0)
     path = os.fspath(path)
-    tree = _find(path)
+    followed = progress if isinstance(progress, Progress) else Progress(progress)
+    tree = _find(path, None if progress is False else lambda files: followed.step("progress.listing", files))
     facts = runfacts.read_run_facts(tree)
     selected = tree.select(run, facts.run_ids)
     selected, left_out = (selected, 0) if run is not None else runfacts.collected_only(selected, facts)
-    analysis = _Analysis(path, selected, facts, limit, mode, Progress(progress), progress)
+    analysis = _Analysis(path, selected, facts, limit, mode, followed, progress is not False)
     analysis.every_record = every_record
+    analysis.fetch = fetch
     analysis.workers = Workers(processes)
     if left_out:
         analysis.remarks.append(("remark.sporadic", {"count": left_out}))
     return analysis.report()
 
 
-def _find(path: str) -> Tree:
+def _find(path: str, step: Optional[Callable[[int], None]]) -> Tree:
     """The tree; a folder that holds nothing but manifests is an empty one (a collection that found nothing)."""
     try:
-        return find(path)
+        return find(path, step)
     except PathError:
         if os.path.isdir(path) and read_manifests(path):
             return Tree(os.path.abspath(path))
@@ -106,23 +115,25 @@ class _Analysis:
         self.interruptible = interruptible
         self.every_record = False
         self.workers = Workers()
+        self.fetch: Optional[Callable[[str], None]] = None
+        self.growing = Growing()
         self.remarks: List[Tuple[str, Mapping[str, Any]]] = []
         self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
         self.manifests = facts.of_runs({folder.place.run for folder in tree.folders.values() if folder.record_count} or {tree.run})
 
     def report(self) -> Report:
         """Do it all."""
+        if self.tree.interrupted:
+            self._interrupted("remark.interrupted.listing")
         selection = self._select()
-        operators = self._operators(selection)
-        self._look_at_hosts(operators)
-        first = first_of(operators)
-        self._open(operators, first)
+        operators, first = self._whole(self._operators(selection))
         verdicts = [self._verdict(opened) for opened in operators]
         made_by = producers(operators, [index for index, word in enumerate(verdicts) if word == "inherited"])
         context = self._context(operators, verdicts, made_by)
         result = tuple(operator_of(context, index) for index in range(len(operators)))
         for opened in operators:
             self.problems.extend(opened.problems)
+        self._growing()
         self.remarks.extend(of_records(selection.remarks, self._relative))
         self.remarks.extend(remarks_of(context))
         self._unfinished()
@@ -152,9 +163,13 @@ class _Analysis:
         total = self.tree.record_count
         # on a tree of the host collector the culprit is the one that is marked as such, wherever it stands
         some = self._few_are_enough(total)
-        selection = read_records(self.tree, lambda done, total: self.progress.step("progress.records", done, total), self.limit if some else None)
-        if selection.read < total:
+        step = functools.partial(self.progress.step, "progress.records")
+        selection = read_records(self.tree, step, (self.limit or 1) if some else None, self.interruptible)
+        if selection.interrupted:
+            self._interrupted("remark.interrupted.records", done=selection.read, total=total)
+        elif selection.read < total:
             self.remarks.append(("remark.first_records", {"read": selection.read, "total": total}))
+        self.growing.note_records(selection.problems)
         self.problems.extend(selection.problems)
         if single is not None and single.name.kind != "record":
             found = [item for item in selection.found if self._is_dump_of(item, single.path)]
@@ -166,6 +181,11 @@ class _Analysis:
         host = any(manifest.collector == "host" for manifest in self.manifests)
         return bool(self.limit) and not self.every_record and total > _FEW_RECORDS and self.tree.single is None and not host
 
+    def _interrupted(self, code: str, **values: Any) -> None:
+        """The user waits no longer: of what is known only the first finding is opened."""
+        self.remarks.append((code, values))
+        self.limit = 1 if self.limit is None else min(1, self.limit)
+
     def _is_dump_of(self, found: Found, path: str) -> bool:
         candidates = opening.candidates_of(self.tree, found)
         return any(entry.path == path for entry in candidates[:1]) or (
@@ -174,6 +194,31 @@ class _Analysis:
 
     def _operators(self, selection: Selection) -> List[Opened]:
         return [Opened(found, opening.candidates_of(self.tree, found)) for found in selection.found]
+
+    def _whole(self, operators: List[Opened]) -> Tuple[List[Opened], Optional[int]]:
+        """The operators, read as far as they are to be shown, without those whose files were still growing; and the index of the first finding."""
+        for _ in range(_MOST_TURNS):
+            try:
+                self._look_at_hosts(operators)
+            except KeyboardInterrupt:
+                if not self.interruptible:
+                    raise
+                self._interrupted("remark.interrupted.listing")
+            first = first_of(operators)
+            self._open(operators, first)
+            grown = {id(opened) for opened in self.growing.operators()}
+            if not grown:
+                break
+            operators = [opened for opened in operators if id(opened) not in grown]
+        return operators, first_of(operators)
+
+    def _look(self, opened: Opened) -> None:
+        """Open an operator's dump, once."""
+        if opened.looked:
+            return
+        opening.look(opened, self.fetch)
+        if self.fetch is None:
+            self.growing.note(opened)
 
     def _look_at_hosts(self, operators: Sequence[Opened]) -> None:
         """On a tree of the host collector each operator's own file says what it is: open all, without reading tensors."""
@@ -185,8 +230,7 @@ class _Analysis:
                 continue
             held = 0
             for opened in members:
-                if not opened.looked:
-                    opening.look(opened)
+                self._look(opened)
                 if opened.dump is not None:
                     held += sum(map(len, (opened.dump.inputs, opened.dump.outputs, opened.dump.others, opened.dump.host or ())))
                     held += len(opened.host.tensors) if opened.host is not None else 0
@@ -203,8 +247,8 @@ class _Analysis:
         if manifest is not None and manifest.collector is not None:
             return manifest.collector == "host"
         for opened in members[:5]:
-            if opened.candidates and not opened.looked:
-                opening.look(opened)
+            if opened.candidates:
+                self._look(opened)
             if opened.dump is not None:
                 return opened.host is not None
         return False
@@ -216,23 +260,22 @@ class _Analysis:
         order = _opening_order(len(operators), first)
         chosen = order if self.limit is None else order[: self.limit]
         begun: Deque[Callable[[], None]] = deque()
+        sizes = Sizes([operators[index] for index in chosen], self.fetch is not None)
         done = 0
         try:
             for index in chosen:
-                self.progress.step("progress.operators", done, len(chosen))
                 opened = operators[index]
-                if not opened.looked:
-                    opening.look(opened)
+                self._look(opened)
                 begun.append(opening.count_tensors(opened, self._mode(opened), self.workers))
-                while len(begun) > self.workers.ahead:
+                while len(begun) > self.workers.ahead or (begun and index == chosen[-1]):
+                    self.progress.step("progress.operators", done, len(chosen), sizes.of_first(done), sizes.all)
                     begun.popleft()()
                     done += 1
-            while begun:
-                begun.popleft()()
         except KeyboardInterrupt:
             if not self.interruptible:
                 raise
-            self.remarks.append(("remark.interrupted", {"done": done, "total": len(chosen)}))
+            self._interrupted("remark.interrupted", done=done, total=len(chosen))
+            self.limit = 0
         finally:
             self.workers.end()
 
@@ -278,6 +321,14 @@ class _Analysis:
             loss_scale=min((after for _, _, after in drops), default=None),
             relative=self._relative,
         )
+
+    def _growing(self) -> None:
+        """Say what was still being written, once, instead of what was wrong with it."""
+        self.growing.records()
+        grown = self.growing.paths
+        if grown:
+            self.problems = [problem for problem in self.problems if problem.path not in grown]
+            self.remarks.append(("remark.growing", {"count": len(grown), "file": self._relative(min(grown))}))
 
     def _unfinished(self) -> None:
         """Files that were never renamed into place: their step was not finished, and what is in them is not shown."""

@@ -1,6 +1,8 @@
 """An entry's operator: which file is its dump, what it is called, what stands in its tensors."""
 from __future__ import annotations
 
+import contextlib
+import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -14,7 +16,7 @@ from npu_overflow.dump.reader import OperatorDump, open_operator
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
 
-__all__ = ["Opened", "candidates_of", "count_tensors", "let_go", "look"]
+__all__ = ["Opened", "Sizes", "candidates_of", "count_tensors", "let_go", "look"]
 
 
 @dataclass
@@ -87,8 +89,45 @@ def candidates_of(tree: Tree, found: Found) -> Sequence[Entry]:
     return tree.dumps_of(found.entry, part.task_id, part.stream_id, part.context_id, part.thread_id)
 
 
-def look(opened: Opened) -> None:
-    """Open the operator's dump without reading its tensors. A missing or damaged one becomes a problem."""
+class Sizes:
+    """Bytes of the dumps that are to be read, asked for only when somebody wants to know how long it takes.
+
+    Args:
+        operators: in the order in which they are read.
+        unknown: the files have yet to be brought, so their sizes say nothing.
+    """
+
+    def __init__(self, operators: Sequence[Opened], unknown: bool = False) -> None:
+        self._operators = operators
+        self._sums: Optional[List[int]] = [0] * (len(operators) + 1) if unknown else None
+
+    def all(self) -> int:
+        """Bytes of all of them; 0 where that is not known."""
+        return self._counted()[-1]
+
+    def of_first(self, count: int) -> Callable[[], int]:
+        """Bytes of the first ``count``, when that is asked for."""
+        return lambda: self._counted()[count]
+
+    def _counted(self) -> List[int]:
+        if self._sums is None:
+            self._sums = [0]
+            for opened in self._operators:
+                path = opened.dump_file
+                try:
+                    size = 0 if path is None else os.stat(path, follow_symlinks=False).st_size
+                except OSError:
+                    size = 0
+                self._sums.append(self._sums[-1] + size)
+        return self._sums
+
+
+def look(opened: Opened, fetch: Optional[Callable[[str], None]] = None) -> None:
+    """Open the operator's dump without reading its tensors. A missing or damaged one becomes a problem.
+
+    Args:
+        fetch: brings a file before it is opened.
+    """
     part = opened.found.part
     opened.looked = True
     if not opened.candidates:
@@ -97,6 +136,8 @@ def look(opened: Opened) -> None:
         return
     path = opened.candidates[0].path
     try:
+        if fetch is not None:
+            _bring(opened.candidates, fetch)
         opened.dump = open_operator(opened.candidates)
     except DumpFormatError as error:
         opened.problems.append(FileProblem.of(path, error))
@@ -107,6 +148,15 @@ def look(opened: Opened) -> None:
         opened.problems.append(opened.dump.problem)
     if opened.dump.host is not None:
         opened.host = host_facts(opened.dump.host)
+
+
+def _bring(candidates: Sequence[Entry], fetch: Callable[[str], None]) -> None:
+    """The file that will be opened, and those that can hold the other half of a collective."""
+    fetch(candidates[0].path)
+    for entry in candidates[1:]:
+        if (entry.name.kind, entry.name.op_type, entry.name.op_name) == (candidates[0].name.kind, candidates[0].name.op_type, candidates[0].name.op_name):
+            with contextlib.suppress(DumpFormatError):
+                fetch(entry.path)
 
 
 def count_tensors(opened: Opened, mode: Optional[str], workers: Workers) -> Callable[[], None]:

@@ -50,22 +50,37 @@ class Selection:
 
     Args:
         read: records that were read: all, or those up to the entries that were asked for.
+        interrupted: reading was ended before.
     """
 
     found: List[Found] = field(default_factory=list)
     problems: List[FileProblem] = field(default_factory=list)
     remarks: List[Tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     read: int = 0
+    interrupted: bool = False
 
 
-def read_records(tree: Tree, step: Callable[[int, int], None] = lambda done, total: None, enough: Optional[int] = None) -> Selection:
+def read_records(
+    tree: Tree, step: Callable[[int, int], None] = lambda done, total: None, enough: Optional[int] = None, interruptible: bool = False
+) -> Selection:
     """Read the records of ``tree``; entries come in order. A bad record is a problem and nothing else.
 
     Args:
         step: called with (records read, records in all).
         enough: entries from the first one of an AI Core on, after which the rest is left unread; None reads all.
+        interruptible: an interrupt (Ctrl-C) ends it with what was read.
     """
     result = Selection()
+    try:
+        _read(result, tree, step, enough)
+    except KeyboardInterrupt:
+        if not interruptible:
+            raise
+        result.interrupted = True
+    return result
+
+
+def _read(result: Selection, tree: Tree, step: Callable[[int, int], None], enough: Optional[int]) -> None:
     total = tree.record_count
     entries = None if enough is None else _lazily_in_order(tree)
     if entries is None:
@@ -76,7 +91,6 @@ def read_records(tree: Tree, step: Callable[[int, int], None] = lambda done, tot
         _take(result, entry)
         if enough is not None and _from_the_first(result.found) >= enough:
             break
-    return result
 
 
 def _take(result: Selection, entry: Entry) -> None:

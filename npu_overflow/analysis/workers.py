@@ -72,6 +72,7 @@ class Workers:
             for process in list((getattr(self._pool, "_processes", None) or {}).values()):
                 process.terminate()
             self._pool.shutdown()
+            self._pool = None
 
 
 def _can_fork() -> bool:

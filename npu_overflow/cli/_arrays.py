@@ -11,6 +11,7 @@ from npu_overflow.dump.envelope import Source
 from npu_overflow.dump.files import open_regular
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError, UsageError
+from npu_overflow.report.aside import written_aside
 from npu_overflow.report.flow import cells
 from npu_overflow.report.wording import number
 
@@ -190,22 +191,15 @@ def save(values: Any, kind: str, stem: str, about: str) -> Tuple[str, Optional[s
         The name of the file, and the name it would have had if that had not existed.
     """
     wanted = safe_name(stem)
-    temporary = ".%s.%d.part" % (wanted, os.getpid())
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if kind == "npy":
-                np.save(file, values, allow_pickle=False)
-            else:
-                _write_text(file, values, about)
-        name, number = "%s.%s" % (wanted, kind), 0
-        while os.path.lexists(name):
-            number += 1
-            name = "%s-%d.%s" % (wanted, number, kind)
-        os.rename(temporary, name)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    name, number = "%s.%s" % (wanted, kind), 0
+    while os.path.lexists(name):
+        number += 1
+        name = "%s-%d.%s" % (wanted, number, kind)
+    with written_aside(name) as file:
+        if kind == "npy":
+            np.save(file, values, allow_pickle=False)
+        else:
+            _write_text(file, values, about)
     return name, "%s.%s" % (wanted, kind) if number else None
 
 

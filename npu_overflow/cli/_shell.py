@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import shutil
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
-from npu_overflow.errors import DumpFormatError, NpuOverflowError
+from npu_overflow.errors import CannotWrite, DumpFormatError, NpuOverflowError
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
@@ -26,6 +27,7 @@ TRACEBACK = "NPU_OVERFLOW_TRACEBACK"
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
+_NO_ROOM = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
 #: a saved report of tens of thousands of operators has less
 MOST_REPORT_BYTES = 256 << 20
 
@@ -87,6 +89,8 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
+        if error.filename is None and error.errno in _NO_ROOM:  # standard output is a file on a disk that refuses
+            return complain_of(CannotWrite.of(texts.say("cli.stdout", language), error), language)
         complain(texts.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
         return FAILED
     except MemoryError:
@@ -125,14 +129,20 @@ def read_report(path: str) -> Report:
     Raises:
         DumpFormatError: the file can't be read, is larger than any report, or holds none.
     """
-    from npu_overflow.dump.files import open_regular, read_exactly
     from npu_overflow.report.model import Report
+
+    return Report.from_json(report_bytes(path).decode("utf-8", "replace"))
+
+
+def report_bytes(path: str, most: int = MOST_REPORT_BYTES) -> bytes:
+    """What ``read_report`` reads."""
+    from npu_overflow.dump.files import open_regular, read_exactly
 
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MOST_REPORT_BYTES:
-            raise DumpFormatError("report.large", bytes=size, most=MOST_REPORT_BYTES)
-        return Report.from_json(read_exactly(file, size).decode("utf-8", "replace"))
+        if size > most:
+            raise DumpFormatError("report.large", bytes=size, most=most)
+        return read_exactly(file, size)
 
 
 def write_out(text: str) -> None:

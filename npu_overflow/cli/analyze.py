@@ -2,22 +2,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any, Callable, List, Optional
 
 from npu_overflow.cli import _shell
 from npu_overflow.errors import NpuOverflowError, UsageError
-from npu_overflow.options import DEFAULT_DUMP_PATH
+from npu_overflow.options import DEFAULT_DUMP_PATH, bytes_of
 from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 
-__all__ = ["ALIASES", "add_arguments", "found_overflow", "run"]
+__all__ = ["ALIASES", "add_arguments", "found_overflow", "run", "was_interrupted"]
 
 #: as in the vendor's tool
 ALIASES = ("ac",)
 
 #: operators that the terminal shows unless told
 LIMIT = 3
+#: brought here from a URL unless told
+MAX_DOWNLOAD = "2GB"
 
 FOUND = 3
 
@@ -29,14 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.analyze.limit", default=LIMIT))
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
+    parser.add_argument("--max-download", metavar="SIZE", default=MAX_DOWNLOAD, help=say("cli.analyze.max_download", default=MAX_DOWNLOAD))
     parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
     parser.add_argument("--exit-code", action="store_true", help=say("cli.analyze.exit_code"))
     parser.add_argument("--quiet", action="store_true", help=say("cli.analyze.quiet"))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu_overflow.analysis.analyzer import analyze
+    from npu_overflow.analysis.progress import Progress
     from npu_overflow.analysis.workers import processors
+    from npu_overflow.cli._trees import report_of
 
     paths = arguments.path or [DEFAULT_DUMP_PATH]
     language = arguments.language or texts.language_of_user()
@@ -44,13 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("analyze.html_one", count=len(paths))
     everything = arguments.json or arguments.html
     limit: Optional[int] = arguments.limit if everything or arguments.limit is not None else LIMIT
+    most_bytes = bytes_of(arguments.max_download, "--max-download")
     reports: List[Report] = []
     status = 0
     for path in paths:
         try:
-            progress = not arguments.quiet and sys.stderr.isatty()
-            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "progress": progress, "processes": processors()}
-            report = _shell.saved_report(path) or analyze(path, every_record=arguments.limit is None, **options)
+            progress = Progress(not arguments.quiet, language)
+            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "processes": processors(), "every_record": arguments.limit is None}
+            report = report_of(path, most_bytes, language, progress, **options)
         except NpuOverflowError as error:
             # the other paths are still worth reading
             status = max(status, _shell.complain_of(error, language))
@@ -60,9 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
             report.to_html(arguments.html, language)
         if not arguments.json and not arguments.quiet:
             _print(report, len(paths) > 1, arguments.limit if arguments.limit is not None else LIMIT, language, arguments.html)
+        if was_interrupted(report):
+            status = _shell.INTERRUPTED
+            break
     if arguments.json and reports:
         _print_json(reports, len(paths) > 1)
-    if status == 0 and arguments.exit_code and any(found_overflow(report) for report in reports):
+    if status == _shell.DONE and arguments.exit_code and any(found_overflow(report) for report in reports):
         return FOUND
     return status
 
@@ -70,6 +77,11 @@ def run(arguments: argparse.Namespace) -> int:
 def found_overflow(report: Report) -> bool:
     """Whether there is something to act on; ``absorbed`` values are not."""
     return report.first is not None or report.reason is not None
+
+
+def was_interrupted(report: Report) -> bool:
+    """Whether the user ended the analysis before it was done."""
+    return any((remark.code or "").startswith("remark.interrupted") for remark in report.remarks)
 
 
 def _print(report: Report, several: bool, limit: int, language: str, saved: Optional[str]) -> None:

@@ -9,6 +9,7 @@ from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
 from npu_overflow.options import DEFAULT_DUMP_PATH
 from npu_overflow.report import texts
+from npu_overflow.report.aside import write_text
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Report
 
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise PathError("mixlist.nothing", path=report.path)
     existing = _existing(output)
     text, conflicts = (merge_dtypes if arguments.by_name else merge_mixlist)(existing, named)
-    _write(output, text)
+    write_text(output, text, follow=True, keep_mode=True)
     if conflicts:
         _shell.complain(texts.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output))
     _say(arguments.by_name, output, named, kept.operators, existing is not None, language)
@@ -107,22 +108,6 @@ def _existing(path: str) -> Optional[str]:
             return file.read().decode("utf-8")
         except UnicodeDecodeError as error:
             raise PathError("mixlist.not_json", reason=str(error)) from None
-
-
-def _write(path: str, text: str) -> None:
-    """Aside first, then renamed; behind a link it is the file that is replaced."""
-    path = os.path.realpath(path)
-    aside = os.path.join(os.path.dirname(path), ".%s.%d.part" % (os.path.basename(path), os.getpid()))
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if os.path.exists(path):
-            os.chmod(aside, os.stat(path).st_mode & 0o777)
-        os.replace(aside, path)
-    except BaseException:
-        os.unlink(aside)
-        raise
 
 
 def _say(by_name: bool, output: str, named: List[str], operators: Tuple[Operator, ...], merged: bool, language: str) -> None:

@@ -2,9 +2,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import os
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
+from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError, UsageError
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
@@ -172,18 +175,22 @@ def _part_facts(part: Any, language: str) -> List[Fact]:
 
 
 def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argparse.Namespace, language: str) -> int:
-    from npu_overflow.analysis.statistics import summarize
     from npu_overflow.report.tensors import named_lines
 
     chosen = _chosen(tensors, arguments)
     mode = arguments.mode or _mode_beside(path)
-    counted = [(name, summarize(tensor, mode).summary) for name, tensor in chosen if tensor.side in ("input", "output", "array")]
+    wanted = [(name, tensor) for name, tensor in chosen if tensor.side in ("input", "output", "array")]
+    counted = _counted(wanted, mode, language)
     screen.heading(texts.say("report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics", language))
     if counted:
         lines = named_lines(counted, screen.width - 2, language)
         screen.add_lines([[("  ", "")] + line for line in lines])
     else:
         screen.add((texts.say("report.tensors_none", language), "dim"), margin="  ")
+    if len(counted) < len(wanted):
+        screen.add((texts.say("cli.show.interrupted", language, done=len(counted), total=len(wanted)), "warn"), margin="  ")
+        screen.show()
+        return _shell.INTERRUPTED
     _histogram(screen, counted, language)
     if arguments.index:
         _selection(screen, chosen[0], arguments.index, language)
@@ -197,6 +204,23 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
         _save(screen, chosen, path, arguments, language)
     screen.show()
     return 0
+
+
+def _counted(wanted: List[Named], mode: Optional[str], language: str) -> List[Tuple[str, TensorSummary]]:
+    """Statistics of the tensors, of fewer where the user ended that."""
+    from npu_overflow.analysis.progress import Progress
+    from npu_overflow.analysis.statistics import summarize
+
+    counted: List[Tuple[str, TensorSummary]] = []
+    progress = Progress(language=language)
+    sums = [0, *itertools.accumulate(tensor.bytes for _, tensor in wanted)]
+    try:
+        for number, (name, tensor) in enumerate(wanted):
+            progress.step("progress.tensors", number, len(wanted), functools.partial(sums.__getitem__, number), functools.partial(sums.__getitem__, -1))
+            counted.append((name, summarize(tensor, mode).summary))
+    except KeyboardInterrupt:
+        pass
+    return counted
 
 
 def _histogram(screen: Screen, counted: List[Tuple[str, TensorSummary]], language: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Optional, Set
+from typing import Callable, Dict, List, Mapping, Optional, Set
 
 from npu_overflow.dump.files import FileProblem
 from npu_overflow.dump.folder import Entry, Folder, Place
@@ -56,6 +56,7 @@ class Tree:
         run: newest time folder of a selected run; None before ``select`` or where there is none.
         single: the file that was asked for, where the path was one file. A record: ``records`` holds it alone. A dump: ``records``
             holds all records of its folder.
+        interrupted: the search was ended before all folders were listed.
     """
 
     root: str
@@ -65,6 +66,7 @@ class Tree:
     unfinished: List[str] = field(default_factory=list)
     run: Optional[str] = None
     single: Optional[Entry] = None
+    interrupted: bool = False
 
     @property
     def record_count(self) -> int:
@@ -152,17 +154,20 @@ def _seconds(run: str) -> Optional[float]:
     return (began - datetime.datetime(1970, 1, 1)).total_seconds()
 
 
-def find(path: str) -> Tree:
+def find(path: str, step: Optional[Callable[[int], None]] = None) -> Tree:
     """Find dump files at any depth under ``path``: a tree's root, any folder in it, or one file.
 
     Links are never followed below ``path``; FIFOs and devices are never opened. An empty folder gives an empty tree.
+
+    Args:
+        step: called now and then with the files listed so far; an interrupt (Ctrl-C) then ends the search with what was found.
 
     Raises:
         PathError: missing, unreadable, or it holds files none of which is a dump's.
     """
     from npu_overflow.dump import scan
 
-    return scan.find(path)
+    return scan.find(path, step)
 
 
 def name_of(path: str) -> Optional[Name]:

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Dict, List, Optional
+from dataclasses import replace
+from typing import Callable, Dict, List, Optional
 
 from npu_overflow.dump import layout
 from npu_overflow.dump.files import FileProblem, open_regular
@@ -24,16 +25,29 @@ _MOST_HASH_DIGITS = 20
 class _Scan:
     """What was found so far."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, step: Optional[Callable[[int], None]] = None) -> None:
         self.tree = layout.Tree(root)
+        self.step = step
+        self.interrupted = False
         self.root = root
         self.real_root = os.path.realpath(root)
         self.files = 0
         self.strange = 0
 
     def walk(self) -> None:
+        """All folders; an interrupt ends it with those that were listed where somebody follows its steps."""
+        try:
+            self._walk()
+        except KeyboardInterrupt:
+            if self.step is None:
+                raise
+            self.interrupted = True
+
+    def _walk(self) -> None:
         folders = [(self.root, 0)]
         while folders:
+            if self.step is not None:
+                self.step(self.files)
             folder, depth = folders.pop()
             below = self.folder(folder)
             if depth < _MOST_DEPTH:
@@ -106,13 +120,14 @@ class _Scan:
         return [Entry(os.path.join(folder, file_name), real[file_name], place) for file_name in hashed if file_name in real]
 
     def finish(self) -> layout.Tree:
+        self.tree = replace(self.tree, interrupted=self.interrupted)
         runs = {folder.place.run for folder in self.tree.folders.values()}
         self.tree.runs.extend(sorted(run for run in runs if run is not None))
         self.tree.problems.sort(key=lambda problem: problem.path)
         return self.tree
 
 
-def find(path: str) -> layout.Tree:
+def find(path: str, step: Optional[Callable[[int], None]] = None) -> layout.Tree:
     """See ``layout.find``."""
     given = os.fspath(path)
     path = os.path.abspath(given)
@@ -125,17 +140,17 @@ def find(path: str) -> layout.Tree:
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise PathError("path.unreadable", path=given, reason=os.strerror(13))
-        return _find_folder(path, given)
+        return _find_folder(path, given, step)
     if not stat.S_ISREG(mode):
         raise PathError("path.special", path=given)
     return _find_file(path, given)
 
 
-def _find_folder(path: str, given: str) -> layout.Tree:
-    scan = _Scan(path)
+def _find_folder(path: str, given: str, step: Optional[Callable[[int], None]]) -> layout.Tree:
+    scan = _Scan(path, step)
     scan.walk()
     tree = scan.finish()
-    if not (tree.folders or tree.unfinished) and scan.strange:
+    if not (tree.folders or tree.unfinished or tree.interrupted) and scan.strange:
         first = next(problem for problem in tree.problems if problem.code.startswith("name."))
         if not _looks_like_record(first.path):
             raise PathError("path.no_dump", path=given, example=os.path.relpath(first.path, path))

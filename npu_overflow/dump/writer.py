@@ -4,6 +4,7 @@ Files are written aside as ``.{name}.part`` and renamed: whoever finds a name wi
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from npu_overflow.dump import codes
 from npu_overflow.dump.names import parse_name
 from npu_overflow.dump.record import Part, make_record
 from npu_overflow.dump.schema import DumpData
+from npu_overflow.errors import CannotWrite
 
 __all__ = ["TensorSpec", "finish", "part_path", "write_dump", "write_record"]
 
@@ -81,7 +83,7 @@ def write_dump(
         path of the finished file.
 
     Raises:
-        OSError: it can't be written; nothing is left behind then. ValueError: an unknown type, format or layout, or a size too small.
+        CannotWrite (an OSError): the disk refuses; nothing is left behind then. ValueError: an unknown type, format or layout, or a size too small.
     """
     sides: List[List[Tuple[TensorSpec, Any]]] = [[(spec, _bytes_of(spec)) for spec in side] for side in (inputs, outputs)]
     null = any(spec.data is None for side in sides for spec, _ in side)
@@ -128,7 +130,10 @@ def part_path(path: str) -> str:
 
 def finish(path: str) -> None:
     """Rename into place a file that was written with ``rename=False``; ``path`` is what the writer returned."""
-    os.replace(part_path(path), path)
+    try:
+        os.replace(part_path(path), path)
+    except OSError as error:
+        raise CannotWrite.of(path, error) from error
 
 
 def _time_of(path: str) -> int:
@@ -202,9 +207,11 @@ def _write(path: str, header: bytes, pieces: List[Tuple[Any, int]], rename: bool
                 _write_padded(file, data, size)
         if rename:
             finish(path)
-    except BaseException:
-        if os.path.lexists(aside):
+    except BaseException as error:
+        with contextlib.suppress(OSError):
             os.unlink(aside)
+        if isinstance(error, OSError):
+            raise CannotWrite.of(path, error) from error
         raise
     return path
 
@@ -225,6 +232,10 @@ def _short(path: str) -> str:
     if len(os.fsencode(name)) <= _LONGEST_NAME:
         return path
     number = str(int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "little"))
-    with open(os.path.join(folder, "mapping.csv"), "ab") as mapping:
-        mapping.write(("%s,%s\n" % (number, name)).encode("utf-8", "surrogateescape"))
+    table = os.path.join(folder, "mapping.csv")
+    try:
+        with open(table, "ab") as mapping:
+            mapping.write(("%s,%s\n" % (number, name)).encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise CannotWrite.of(table, error) from error
     return os.path.join(folder, number)

@@ -12,7 +12,7 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from npu_overflow.errors import MissingExtra
-from npu_overflow.report import texts
+from npu_overflow.report import aside, texts
 from npu_overflow.report.html_views import View
 from npu_overflow.report.model import Report
 
@@ -37,18 +37,8 @@ MOST_TENSORS, FEW_TENSORS = 8, 4
 
 def write_html(report: Report, path: str, language: Optional[str] = None) -> str:
     """Write ``report`` to ``path``, see ``Report.to_html``."""
-    text = render(report, language)
     path = os.fspath(path)
-    folder, name = os.path.split(os.path.realpath(path))
-    aside = os.path.join(folder, ".%s.%d.part" % (name[:200], os.getpid()))
-    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
-            file.write(text)
-        os.replace(aside, os.path.join(folder, name))
-    except BaseException:
-        os.unlink(aside)
-        raise
+    aside.write_text(path, render(report, language), follow=True)
     return path
 
 

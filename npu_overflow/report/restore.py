@@ -9,12 +9,12 @@ import dataclasses
 import json
 import re
 import typing
-from typing import Any, Dict, Mapping, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 
 from npu_overflow.errors import DumpFormatError
 from npu_overflow.report.model import TEXT_KEYS
 
-__all__ = ["restore", "restore_json"]
+__all__ = ["restore", "restore_json", "restore_part"]
 
 _T = TypeVar("_T")
 
@@ -62,20 +62,27 @@ def restore(cls: Type[_T], data: Any) -> _T:
     return typing.cast(_T, report)
 
 
+def restore_part(cls: Type[_T], data: Any, where: str) -> _T:
+    """A part of a report, such as one operator, that ``data`` describes; ``where`` names it in errors.
+
+    Raises:
+        DumpFormatError: a field of another type.
+    """
+    return typing.cast(_T, _dataclass(cls, data, where))
+
+
 def _dataclass(cls: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise _wrong(where, data)
-    hints = _hints(cls)
     values = {}
-    for item in dataclasses.fields(cls):
-        value = data.get(item.name)
-        place = "%s.%s" % (where, item.name) if where else item.name
+    for name, hint, kind, has_default, can_be_none in _fields(cls):
+        value = data.get(name)
         if value is not None:
-            values[item.name] = _value(hints[item.name], value, place)
-        elif not _has_default(item):
-            if type(None) not in getattr(hints[item.name], "__args__", ()):
-                raise DumpFormatError("report.missing", field=place)
-            values[item.name] = None
+            values[name] = value if type(value) is kind else _value(hint, value, "%s.%s" % (where, name) if where else name)
+        elif not has_default:
+            if not can_be_none:
+                raise DumpFormatError("report.missing", field="%s.%s" % (where, name) if where else name)
+            values[name] = None
     return cls(**values)
 
 
@@ -151,17 +158,35 @@ def _free(value: Any, where: str, key: str = "", depth: int = 0) -> Any:
     return value
 
 
-_cache: Dict[Any, Dict[str, Any]] = {}
+_PLAIN = (str, int, bool)
 
 
-def _hints(cls: Any) -> Dict[str, Any]:
+def _plain(hint: Any) -> Any:
+    """The plain type that ``hint`` is or allows besides None; None where it is another one."""
+    if hint in _PLAIN:
+        return hint
+    args: Any = getattr(hint, "__args__", ()) or ()
+    return args[0] if len(args) == 2 and args[1] is type(None) and args[0] in _PLAIN else None
+
+
+_cache: Dict[Any, List[Tuple[str, Any, Any, bool, bool]]] = {}
+
+
+def _fields(cls: Any) -> List[Tuple[str, Any, Any, bool, bool]]:
+    """(name, type, plain type that needs no look inside, whether it has a default, whether it can be None) of the fields of a dataclass."""
     if cls not in _cache:
-        _cache[cls] = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls)
+        _cache[cls] = [
+            (
+                item.name,
+                hints[item.name],
+                _plain(hints[item.name]),
+                item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING,
+                type(None) in (getattr(hints[item.name], "__args__", ()) or ()),
+            )
+            for item in dataclasses.fields(cls)
+        ]
     return _cache[cls]
-
-
-def _has_default(item: Any) -> bool:
-    return item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING
 
 
 def _wrong(where: str, value: Any) -> DumpFormatError:

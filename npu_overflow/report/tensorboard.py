@@ -18,6 +18,8 @@ import time
 from types import FrameType
 from typing import Any, List, Optional, Tuple
 
+from npu_overflow.errors import CannotWrite
+from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Report
 
@@ -74,18 +76,41 @@ class Board:
     def _write(self, events: List[bytes]) -> None:
         if self.folder is None or self._broken:
             return
+        whole: Optional[int] = None
+        path = self.folder
         try:
             if self._file is None:
                 os.makedirs(self.folder, exist_ok=True)
                 name = "events.out.tfevents.%010d.%s.%d.%d.npu_overflow" % (time.time(), socket.gethostname(), os.getpid(), time.time_ns() % 10**9)
-                self._file = open(os.path.join(self.folder, name), "xb")  # noqa: SIM115 - closed by close()
+                path = os.path.join(self.folder, name)
+                self._file = open(path, "xb")  # noqa: SIM115 - closed by close()
                 self._file.write(_record(_double(1, time.time()) + _bytes(3, b"brain.Event:2")))
+                self._file.flush()
+            path, whole = self._file.name, self._file.tell()
             for event in events:
                 self._file.write(_record(event))
             self._file.flush()
         except OSError as error:
             self._broken = True
-            logging.getLogger("npu_overflow").warning("nothing more is written for TensorBoard: %s", error)
+            self._cut(whole)
+            language = texts.language_of_user()
+            refused = CannotWrite.of(path, error)
+            message = texts.say("tensorboard.stopped", language, error=refused.message(language), hint=refused.hint(language))
+            logging.getLogger("npu_overflow").warning("%s", message)
+
+    def _cut(self, whole: Optional[int]) -> None:
+        """Leave only whole records in the file; one that holds none is removed."""
+        if self._file is None:
+            return
+        name = self._file.name
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            if whole is None:
+                os.unlink(name)
+            else:
+                os.truncate(name, whole)
+        self._file = None
 
 
 def folder_beside(callback: Any) -> Optional[str]:

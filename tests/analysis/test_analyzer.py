@@ -415,6 +415,7 @@ def test_progress_goes_to_stderr(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     analyze(str(tmp_path), progress=True)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("npu_overflow.analysis.progress.QUIET", -1.0)
+    monkeypatch.setattr("npu_overflow.analysis.progress.QUIET_LOG", -1.0)
     analyze(str(tmp_path), progress=True)
     captured = capsys.readouterr()
     assert captured.out == "" and "3" in captured.err

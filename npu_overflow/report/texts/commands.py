@@ -17,6 +17,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.count": ("{value} is not a whole number of at least 0", "{value} 不是大于等于 0 的整数"),
     "cli.interrupted": ("interrupted", "已中断"),
     "cli.os_error": ("{what}: {file}", "{what}：{file}"),
+    "cli.stdout": ("standard output", "标准输出"),
     "cli.memory": ("not enough memory", "内存不足"),
     "cli.internal": ("internal error, {what}", "内部错误，{what}"),
     "cli.internal.hint": (
@@ -25,9 +26,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "cli.analyze.help": ("what an overflow dump says: the first overflowing operator, and what to do", "分析溢出 dump：首个溢出的算子及处理建议"),
     "cli.analyze.path": (
-        "root of a dump tree, any folder in it, one file, or a saved report.json (default: {default})",
-        "dump 目录的根、其中任意子目录、单个文件，或已保存的 report.json（默认：{default}）",
+        "root of a dump tree, any folder in it, one file, or a saved report.json; several are reported one after the other; a URL such as "
+        "s3://bucket/dump works with the extra fsspec (default: {default})",
+        "dump 目录的根、其中任意子目录、单个文件，或已保存的 report.json；可给出多个，依次报告；安装 fsspec 附加依赖后也可用 s3://bucket/dump 这样的 URL（默认：{default}）",
     ),
+    "cli.analyze.max_download": ("most that is brought here from a URL (default: {default})", "从 URL 取回的数据量上限（默认：{default}）"),
     "cli.analyze.json": ("print JSON (schema 1) instead of text; a list where several paths are given", "输出 JSON（schema 1）而非文本；给出多个路径时为列表"),
     "cli.analyze.html": (
         "write the report as one HTML file that opens offline; the terminal report is printed too",
@@ -158,6 +161,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.show.more": ("… {count} more rows", "……另有 {count} 行"),
     "cli.show.empty": ("(empty)", "（空）"),
     "cli.show.saved": ("saved", "已保存"),
+    "cli.show.interrupted": ("Interrupted: {done} of {total} tensors were read.", "已中断：已读取 {done}/{total} 个张量。"),
     "cli.show.exists": ("{name} exists already and was left alone", "{name} 已存在，未作改动"),
     "cli.demo.help": ("train a small model on this machine until it overflows, and show the report", "在本机训练一个小模型直至溢出，并展示报告"),
     "cli.demo.about": (

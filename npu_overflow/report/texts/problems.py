@@ -12,6 +12,16 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "file.link_nowhere": ("This link leads nowhere, or in a circle.", "该链接没有指向任何文件，或形成循环。"),
     "file.shrank": ("The file became shorter while it was read.", "读取过程中文件变短。"),
     "file.replaced": ("Another file took this one's place while it was analyzed.", "分析过程中文件被另一个文件替换。"),
+    "remote.left_out": (
+        "The file has {bytes} bytes and was not brought here: that is more than --max-download ({most} bytes in all) leaves.",
+        "文件有 {bytes} 字节，未取回：超出了 --max-download（共 {most} 字节）的余量。",
+    ),
+    "remote.not_read": ("The file can't be brought here: {reason}.", "无法取回文件：{reason}。"),
+    "remote.refused": (
+        "left out: {name} can't be read, is no safe file name, lies too deep, or is a link",
+        "已略去：{name} 无法读取、不是安全的文件名、层级过深，或是链接",
+    ),
+    "remote.refused_more": ("left out for the same reason: {count} more", "因同样原因略去：另有 {count} 个"),
     "file.empty": ("The file is empty.", "文件为空。"),
     "dump.short": ("The file has {bytes} bytes; a dump begins with 8 bytes of length.", "文件只有 {bytes} 字节；dump 文件以 8 字节的长度开头。"),
     "dump.header_length": (
@@ -88,8 +98,20 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "溢出模式为 {mode}（训练时的记录）；未采用指定的 {given}。",
     ),
     "remark.unfinished": (
-        "Step {step} unfinished: the process ended while its operators were being written; they are not shown.",
-        "第 {step} 步未完成：写入算子数据时进程已结束，这些算子未显示。",
+        "Step {step} unfinished: its operators were still being written, or the process ended before they were; they are not shown.",
+        "第 {step} 步未完成：其算子数据仍在写入，或进程在写完之前已结束，这些算子未显示。",
+    ),
+    "remark.growing": (
+        "{count} {count:file was|files were} still being written, the first is {file}: what is in there is left out. Analyze again once all is written.",
+        "有 {count} 个文件仍在写入，第一个为 {file}：其内容未计入。写完后请重新分析。",
+    ),
+    "remark.interrupted.listing": (
+        "Interrupted while files were being looked for: what lies in the other folders is not known.",
+        "查找文件时被中断：其余目录的内容未知。",
+    ),
+    "remark.interrupted.records": (
+        "Interrupted: {done} of {total} overflow records were read, and the first finding among them was opened.",
+        "已中断：已读取 {done}/{total} 条溢出记录，并打开了其中的首个溢出算子。",
     ),
     "remark.interrupted": ("Interrupted: {done} of {total} operators were read.", "已中断：已读取 {done}/{total} 个算子。"),
     "remark.statistics": (
@@ -120,6 +142,15 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{count} {count:record reports|records report} no overflow (every status is 0), the first is {file}.",
         "{count} 条溢出记录未报告溢出（状态均为 0），第一条为 {file}。",
     ),
+    "progress.listing": ("npu-overflow: {done} files found", "npu-overflow：已找到 {done} 个文件"),
+    "progress.fetched": ("npu-overflow: {done} of {total} files brought here", "npu-overflow：已取回 {done}/{total} 个文件"),
+    "progress.reports": ("npu-overflow: {done} reports read", "npu-overflow：已读取 {done} 份报告"),
+    "progress.tensors": ("npu-overflow: {done} of {total} tensors read", "npu-overflow：已读取 {done}/{total} 个张量"),
+    "progress.bytes": (", {done} of {total}", "，{done}/{total}"),
+    "progress.left": (", about {time} left", "，约剩 {time}"),
+    "progress.seconds": ("{count} s", "{count} 秒"),
+    "progress.minutes": ("{count} min", "{count} 分钟"),
+    "progress.hours": ("{count} h", "{count} 小时"),
     "progress.records": ("npu-overflow: {done} of {total} records read", "npu-overflow：已读取 {done}/{total} 条溢出记录"),
     "progress.operators": ("npu-overflow: {done} of {total} operators read", "npu-overflow：已读取 {done}/{total} 个算子"),
 }

@@ -72,7 +72,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "The first non-finite loss starts a collection.",
         "优化器 {optimizer} 使用固定的 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
     ),
-    "watch.no_disk": ("{folder} can't be written ({error}); reports are printed only.", "无法写入 {folder}（{error}）；报告只会打印，不会保存。"),
+    "watch.no_disk": ("{error} {hint} Until then reports are printed only.", "{error}{hint}在此之前，报告只会打印，不会保存。"),
+    "watch.not_saved": ("{error} {hint} The report is printed only.", "{error}{hint}报告只会打印，不会保存。"),
+    "tensorboard.stopped": ("{error} {hint} Nothing more is written for TensorBoard.", "{error}{hint}之后不再为 TensorBoard 写入数据。"),
     "replay.not_reproduced": (
         "step {step} overflowed in the compiled training, and its eager replay did not: a difference of compiled kernels, or of random draws such as dropout.",
         "第 {step} 步在编译执行的训练中溢出，但即时（eager）重放未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
