@@ -34,7 +34,7 @@ _FEW_RECORDS = 2000
 #: times that operators are left out because they grow, and others are opened in their place
 _MOST_TURNS = 4
 
-#: tensors of open dumps that are held in memory, about 1 kB each
+#: tensors of open dumps, and what the host collector wrote of them, that are held in memory: about 1 kB each
 _MOST_HELD = 50_000
 
 
@@ -232,9 +232,11 @@ class _Analysis:
             for opened in members:
                 self._look(opened)
                 if opened.dump is not None:
-                    held += len(opened.dump.inputs) + len(opened.dump.outputs) + len(opened.dump.others)
+                    held += sum(map(len, (opened.dump.inputs, opened.dump.outputs, opened.dump.others, opened.dump.host or ())))
+                    held += len(opened.host.tensors) if opened.host is not None else 0
                     if held > _MOST_HELD:  # opened once more when its turn comes
-                        opened.dump, opened.looked = None, False
+                        opening.let_go(opened)
+                        opened.looked = False
             cores = [opened.host.core for opened in members if opened.host is not None]
             for opened in members:
                 if opened.host is None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -16,7 +16,7 @@ from npu_overflow.dump.reader import OperatorDump, open_operator
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
 
-__all__ = ["Opened", "Sizes", "candidates_of", "count_tensors", "look"]
+__all__ = ["Opened", "Sizes", "candidates_of", "count_tensors", "let_go", "look"]
 
 
 @dataclass
@@ -169,9 +169,16 @@ def count_tensors(opened: Opened, mode: Optional[str], workers: Workers) -> Call
 
     def finish() -> None:
         opened.inputs, opened.outputs = (tuple(_facts(tensor, count, opened) for tensor, count in side) for side in begun)
-        opened.dump = None
+        let_go(opened)
 
     return finish
+
+
+def let_go(opened: Opened) -> None:
+    """Keep nothing in memory that grows with the header of the dump."""
+    opened.dump = None
+    if opened.host is not None and opened.host.tensors:
+        opened.host = replace(opened.host, tensors={})
 
 
 def _begin(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], workers: Workers) -> Tuple[Tensor, Callable[[], Facts]]:

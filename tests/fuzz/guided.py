@@ -21,9 +21,10 @@ def child(name: str, output: str, arguments: List[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["npu_overflow"]):
-        from . import targets
+        from . import readers, targets
     from .bounds import key_of, kind_of
 
+    readers.html._environment = readers.environment
     target = targets.TARGETS[name](os.path.join(output, "work", name))
     seen = {}
     faults = os.path.join(output, "faults", name)

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.cli import _shell, main
 from npu_overflow.errors import PathError, UsageError
+from npu_overflow.report import html
 from npu_overflow.report.model import Report
 
 from . import damage, readers, samples, structure
@@ -174,6 +175,7 @@ def child(seed: int, start: int, seconds: float, output: str) -> None:
     seen: Set[Tuple[str, int]] = set()
     told: Set[Tuple[str, int]] = set()
     before = time.monotonic()
+    html._environment = readers.environment
     with lines_noted(seen):
         for number in range(start, start + _CASES):
             if time.monotonic() - before > seconds:

@@ -17,8 +17,8 @@ from npu_overflow.report.terminal import print_report
 
 from .bounds import require
 
-# the template is compiled once, not for each of thousands of pages
-html._environment = functools.lru_cache(maxsize=1)(html._environment)
+#: in place of ``html._environment``: the template is compiled once, not for each of thousands of pages
+environment = functools.lru_cache(maxsize=1)(html._environment)
 
 _validator: Any = None
 

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fuzz import damage, mutate, structure, targets
+from fuzz import damage, mutate, readers, structure, targets
+from npu_overflow.report import html
 
 #: changes of good inputs for each target, and damaged trees
 CHANGES = {"records": 400, "dumps": 300, "names": 400, "manifests": 60, "reports": 25}
 TREES, TREES_A_TEST = 120, 10
+
+
+@pytest.fixture(autouse=True)
+def one_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html, "_environment", readers.environment)
 
 
 @pytest.mark.parametrize("name", list(targets.TARGETS))
