@@ -22,7 +22,7 @@ INTRO = {
 
 #: in the order in which people meet them
 NAMES = ("OverflowWatch", "overflow_dump", "analyze", "npu_device_dump_config", "Report", "Operator", "TensorSummary", "NpuOverflowError", "UsageError",
-         "PathError", "DumpFormatError", "CannotCollect", "MissingExtra")
+         "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra")
 
 
 def page(language: str) -> str:

@@ -20,12 +20,13 @@ from npu_overflow.version import __version__
 if TYPE_CHECKING:
     from npu_overflow.analysis.analyzer import analyze
     from npu_overflow.dump_config import npu_device_dump_config
-    from npu_overflow.errors import CannotCollect, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
+    from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
     from npu_overflow.report.model import Operator, Report, TensorSummary
     from npu_overflow.watch import OverflowWatch, overflow_dump
 
 __all__ = [
     "CannotCollect",
+    "CannotWrite",
     "DumpFormatError",
     "MissingExtra",
     "NpuOverflowError",
@@ -53,6 +54,7 @@ _HOMES: Dict[str, str] = {
     "NpuOverflowError": "errors",
     "UsageError": "errors",
     "PathError": "errors",
+    "CannotWrite": "errors",
     "DumpFormatError": "errors",
     "CannotCollect": "errors",
     "MissingExtra": "errors",

@@ -13,6 +13,7 @@ import npu_overflow
 
 PUBLIC = [
     "CannotCollect",
+    "CannotWrite",
     "DumpFormatError",
     "MissingExtra",
     "NpuOverflowError",

@@ -231,20 +231,21 @@ class Hooks:
         return gradient_function
 
     def _record_operation(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def record_operation(op_type: Any, outputs: Any, inputs: Any, backward: Any, forward: Any = None) -> Any:
-            if not self._mine() or backward is None:
-                return real(op_type, outputs, inputs, backward, forward)
+        # TensorFlow's own names: it is called with keywords, on every thread that traces a function
+        def record_operation(op_type: Any, output_tensors: Any, input_tensors: Any, backward_function: Any, forward_function: Any = None) -> Any:
+            if not self._mine() or backward_function is None:
+                return real(op_type, output_tensors, input_tensors, backward_function, forward_function)
             scope = self._scope()
             # A custom gradient stands for a whole function: its last operator is the best name for what is differentiated.
             op = self._thread.last.op if self._thread.last is not None else None
 
             def observed(*args: Any, **kwargs: Any) -> Any:
                 if not self._mine():
-                    return backward(*args, **kwargs)
+                    return backward_function(*args, **kwargs)
                 with self._backward_of(op, scope):
-                    return backward(*args, **kwargs)
+                    return backward_function(*args, **kwargs)
 
-            return real(op_type, outputs, inputs, observed, forward)
+            return real(op_type, output_tensors, input_tensors, observed, forward_function)
 
         return record_operation
 

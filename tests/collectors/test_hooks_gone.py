@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
+import threading
 from typing import Any, Callable, Dict, List
 
 import pytest
@@ -10,6 +12,7 @@ import training
 
 import npu_overflow
 from npu_overflow.collectors import compat
+from npu_overflow.collectors.hooks import Hooks, Watcher
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -176,3 +179,52 @@ def test_nested_watches_leave_nothing_behind(kind: Any, end: str, loaded: None) 
     if error is None:
         assert len(watches) == 2
         assert [[report.first.op_name for report in watch.reports] for watch in watches] == [["net/hot/MatMul"]] * 2
+
+
+def parameters(function: Any) -> Any:
+    """Names that a function takes as keywords; None where it takes any, or doesn't say."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(each.kind is each.VAR_KEYWORD for each in found):
+        return None
+    return {each.name for each in found if each.kind is not each.POSITIONAL_ONLY} - {"self"}
+
+
+def test_what_stands_in_takes_the_keywords_of_what_it_replaces() -> None:
+    training.set_up()
+    before = places()
+    with Hooks(Watcher()):
+        during = places()
+    replaced = {name: (before[name], value) for name, value in during.items() if name in before and before[name] is not value}
+    assert {"execute", "record_operation", "record_gradient", "open_scope", "tape", "function"} <= set(replaced)
+    wanting = {
+        name: sorted((parameters(real) or set()) - parameters(stand_in))
+        for name, (real, stand_in) in replaced.items()
+        if parameters(stand_in) is not None and not (parameters(real) or set()) <= parameters(stand_in)
+    }
+    assert wanting == {}
+
+
+def test_a_function_is_traced_on_another_thread_meanwhile() -> None:
+    import tensorflow as tf
+
+    training.set_up()
+    variable = tf.Variable(2.0)
+    results: List[Any] = []
+
+    def trace() -> None:
+        try:
+            function = tf.function(lambda values: values * variable)
+            with tf.GradientTape() as tape:
+                product = function(tf.ones((3,)))
+            results.append(float(tape.gradient(product, variable)))
+        except BaseException as error:
+            results.append(error)
+
+    with Hooks(Watcher()):
+        thread = threading.Thread(target=trace)
+        thread.start()
+        thread.join()
+    assert results == [3.0]
