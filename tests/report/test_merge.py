@@ -130,3 +130,12 @@ def test_problems_and_remarks_of_many_reports_stand_once() -> None:
     merged = merge([Report("d", "0", rank=rank, problems=problems, remarks=remarks) for rank in (0, 1)])
     assert merged.problems == problems
     assert merged.remarks[-20000:] == remarks and len(merged.remarks) < 20010
+
+
+@pytest.mark.parametrize("own", [None, 0])
+def test_a_finding_of_another_rank_than_its_report(own: Optional[int]) -> None:
+    """Ranks that share a folder: its report is of none or of one, its operators are each of their own."""
+    shared = dataclasses.replace(report(own, operator("a", 5, rank=7)), mode="inf_nan")
+    merged = merge([report(1, operator("b", 9)), shared])
+    assert names(merged) == ((7, "a"), (1, "b"))
+    assert (merged.rank, merged.mode, merged.first_index, merged.records) == (7, "inf_nan", 0, 2)
