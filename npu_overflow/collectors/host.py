@@ -258,6 +258,7 @@ class HostCollector(Collector):
                 apply="run" if step_of_user.steps > 1 else "skip",
                 workers=self._training.world_size if self._training else 1,
                 python=self._python,
+                max_seconds=self._options().max_collect_seconds,
             )
             found = replay.findings()
         except CannotCollect as error:
@@ -311,13 +312,17 @@ class HostCollector(Collector):
     def _weights_lost(self, step: int, found: StepFindings) -> None:
         """Say since when weights are non-finite, where a variable is to blame: the operator that did it ran in that step."""
         blamed = next((origin for origin in found.origins if origin.key == found.culprit), None)
-        if blamed is None or blamed.kind != "variable" or any(code == "host.weights_lost" for code, _ in self._told):
+        if blamed is None or blamed.kind != "variable" or any(code.startswith("host.weights_lost") for code, _ in self._told):
             return
         assert self._training is not None
         since = self._training.bad_since if self._training.bad_since is not None else step
         # The step that did it can lie before the first sign: under MirroredStrategy Keras 3 asks only the first replica.
         wanted = [number for number in (since - 1, since) if number >= 0]
-        self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": blamed.source[0] if blamed.source else "?"}))
+        name = blamed.source[0] if blamed.source else "?"
+        if any(reader.guarded for reader in self._training.readers):
+            self._told.append(("host.weights_lost.guarded", {"step": since, "name": name}))
+        else:
+            self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": name}))
 
     def _write(self, step: int, found: StepFindings) -> None:
         assert self._training is not None
