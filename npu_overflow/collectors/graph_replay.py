@@ -14,7 +14,7 @@ from npu_overflow.collectors.blame import Flow, Op, Origin
 from npu_overflow.collectors.naming import install_plain_layers
 from npu_overflow.collectors.observe import MAX_HELD, MAX_PASSED_ON, Held, HeldTensor
 from npu_overflow.collectors.optimizers import intercept
-from npu_overflow.collectors.replay import StepFindings
+from npu_overflow.collectors.replay import Scales, StepFindings, scaled
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
@@ -32,7 +32,12 @@ _OURS = "npu_overflow/"
 
 
 def findings_by_graph(
-    run: Callable[..., Any], arguments: Any, label: str, variable_name: Callable[[Any], str], rewind: Optional[Snapshot] = None
+    run: Callable[..., Any],
+    arguments: Any,
+    label: str,
+    variable_name: Callable[[Any], str],
+    rewind: Optional[Snapshot] = None,
+    scales: Scales = (),
 ) -> StepFindings:
     """Replay a step as a graph, without effect.
 
@@ -41,18 +46,24 @@ def findings_by_graph(
         label: how an input is called in the report.
         variable_name: names the variable behind a resource handle.
         rewind: variables as they were when the step began.
+        scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
 
     Raises:
         CannotCollect: it can't be traced or run either.
     """
     try:
         first = _Traced(run, arguments, rewind=rewind)
-        flags = first.run()
+        with scaled(scales):
+            flags = first.run()
         found, wanted = first.blame(flags, label, variable_name)
         if not found.reached:
             return found
+        if scales:
+            with scaled(scales, low=True):
+                found.cured_by_scale = not first.blame(first.run(), label, variable_name)[0].reached
         second = _Traced(run, arguments, {held.op.name for held in wanted}, rewind)
-        tensors = second.run()
+        with scaled(scales):
+            tensors = second.run()
         for held in wanted:
             held.inputs, held.outputs = second.tensors_of(held.op.name, tensors)
         found.held = wanted

@@ -6,11 +6,12 @@ that alone, with every other one repaired, makes a gradient non-finite. A last r
 """
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors.blame import Origin, key_of
 from npu_overflow.collectors.hooks import Hooks
@@ -22,7 +23,10 @@ from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Replay", "StepFindings", "findings_by_flow", "variable_names"]
+__all__ = ["Replay", "Scales", "StepFindings", "findings_by_flow", "scaled", "variable_names"]
+
+#: (set_scale, value at the step, value now) of each loss-scale optimizer
+Scales = Sequence[Tuple[Callable[[float], None], float, float]]
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")  # Keras prints in bold
 
@@ -78,7 +82,7 @@ class Replay:
         run: Callable[[Callable[[], None]], Any],
         labels: Mapping[int, Tuple[str, str, Any]],
         variable_name: Callable[[Any], str],
-        scales: List[Tuple[Callable[[float], None], float, float]],
+        scales: Scales,
         max_memory: int,
         rewind: Optional[Snapshot] = None,
         allow: Tuple[Any, ...] = (),
@@ -163,15 +167,12 @@ class Replay:
 
     def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
         """One run at the step's loss scale, or at a low one; everything it writes is put back."""
-        try:
-            for set_scale, then, _ in self._scales:
-                set_scale(_lower(then) if lower_scale else then)
-            with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
-                self._run_step(hooks, undo)
-        finally:
-            undo.undo()  # before the scale: the step itself may have written it
-            for set_scale, _, after in self._scales:
-                set_scale(after)
+        with scaled(self._scales, lower_scale):
+            try:
+                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
+                    self._run_step(hooks, undo)
+            finally:
+                undo.undo()  # before the scale: the step itself may have written it
 
     def _run_step(self, hooks: Hooks, undo: UndoLog) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
@@ -200,6 +201,18 @@ def findings_by_flow(watcher: StepWatcher) -> StepFindings:
         operators=watcher.operators,
         not_held=watcher.not_held,
     )
+
+
+@contextlib.contextmanager
+def scaled(scales: Scales, low: bool = False) -> Iterator[None]:
+    """The loss scales of the step, or low ones, inside the context; afterwards what they are now."""
+    try:
+        for set_scale, then, _ in scales:
+            set_scale(_lower(then) if low else then)
+        yield
+    finally:
+        for set_scale, _, after in scales:
+            set_scale(after)
 
 
 def _lower(scale: float) -> float:
