@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import struct
 import subprocess
@@ -29,6 +30,9 @@ CLEAN = np.array([[1.0, -2.0], [0.5, 4.0]], np.float16)
 DUMP = dump_name("Mul", "net/mul", 21, 3, TIME + 5)
 RECORD = record_name(1, 5, TIME)
 
+#: what ``show --save`` adds to the name of the good operator's dump
+WRITTEN = (".input.0.npy", ".output.0.npy", ".input.0.txt", ".output.0.txt")
+
 #: what no output may hold: the content of files outside, terminal control, elements of a page
 SECRET = "secret-of-another"
 
@@ -43,6 +47,8 @@ from npu_overflow import cli
 from npu_overflow.report import html, merge, model, restore, terminal
 import jinja2
 given = json.load(sys.stdin)
+sys.path.insert(0, given["tests"])
+from fuzz.bounds import WRITES
 exec(given["hook"])
 try:
     import resource
@@ -53,7 +59,8 @@ except (ImportError, OSError):
 answers = []
 for words in given["commands"]:
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    here = WRITES.only_in(os.getcwd()) if not given["hook"] else contextlib.suppress()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), here:
         status = cli.main(words)
     answers.append([status, out.getvalue(), err.getvalue()])
 json.dump(answers, sys.stdout)
@@ -362,7 +369,14 @@ def test_hostile(name: str, tmp_path: Path) -> None:
         assert listing(tmp_path / "box") == before
     made = {item.name for item in work.iterdir()}
     assert made <= {"page.html", "report.json", "ops_info.json", "customize_dtypes.txt"} | {item for item in made if item.endswith((".npy", ".txt"))}
-    assert all(item.is_file() and item.parent == work for item in work.iterdir())
+    assert all(item.is_file() for item in work.iterdir()) and {item.name for item in tmp_path.iterdir()} == {"box", "work"}
+    if "ops_info.json" in made:
+        black = json.loads((work / "ops_info.json").read_text())["black-list"]["to-add"]
+        assert black == ["Mul"]
+    if "customize_dtypes.txt" in made:
+        assert re.fullmatch(r"(net/mul|\.\.)::(InputDtype:float32,)?OutputDtype:float32\n", (work / "customize_dtypes.txt").read_text())
+    if name == "nothing hostile":
+        assert made == {"page.html", "ops_info.json", "customize_dtypes.txt", *(DUMP + end for end in WRITTEN)}
 
 
 def commands(path: str, hook: str, work: Path) -> List[Any]:
@@ -373,7 +387,7 @@ def commands(path: str, hook: str, work: Path) -> List[Any]:
         files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
         # a link that somebody names is followed
         words += [["show", file, *more] for file in files[:6] if not os.path.islink(file) for more in ([], ["--save", "npy"], ["--save", "txt"])]
-    given = json.dumps({"hook": "import os\n" + hook, "commands": words, "memory": MEMORY})
+    given = json.dumps({"hook": hook, "commands": words, "memory": MEMORY, "tests": str(Path(__file__).resolve().parent)})
     settings = dict(os.environ, OPENBLAS_NUM_THREADS="1", NPU_OVERFLOW_TRACEBACK="1")
     ran = subprocess.run([sys.executable, "-c", RUNNER], input=given.encode(), capture_output=True, cwd=str(work), env=settings, timeout=SECONDS)
     assert ran.returncode == 0, ran.stderr.decode()[-3000:]

@@ -10,7 +10,10 @@ from npu_overflow.report.model import Operator
 from npu_overflow.report.screen import Fact, Screen
 from npu_overflow.report.tensors import tensor_lines
 
-__all__ = ["AI_CORES", "CODE_INDENT", "VERDICT_STYLES", "advice_text", "facts_of", "show_culprit"]
+__all__ = ["AI_CORES", "CODE_INDENT", "VERDICT_STYLES", "advice_text", "facts_of", "show_culprit", "shown_advice"]
+
+#: there are not as many rules as this that fit one operator; a saved report can come from anywhere
+_MOST_ADVICE = 12
 
 #: blanks before a line of code in an advice text; two are enough on a screen
 CODE_INDENT = 4
@@ -111,11 +114,12 @@ def _tensors(screen: Screen, first: Operator, language: str) -> None:
 
 def _advice(screen: Screen, first: Operator, language: str) -> None:
     """Numbered, the most specific first; lines of a text that begin with blanks are code and stay as they are."""
-    if not first.advice:
+    shown = shown_advice(first)
+    if not shown:
         return
     screen.heading(texts.say("report.advice", language))
-    for count, code in enumerate(first.advice, 1):
-        margin = "  %d. " % count if len(first.advice) > 1 else "  "
+    for count, code in enumerate(shown, 1):
+        margin = "  %d. " % count if len(shown) > 1 else "  "
         for line in advice_text(first, code, language).split("\n"):
             if line.startswith(" "):
                 code = clean((line[CODE_INDENT:] if line.startswith(" " * CODE_INDENT) else line.lstrip()).rstrip())
@@ -124,6 +128,11 @@ def _advice(screen: Screen, first: Operator, language: str) -> None:
             else:
                 screen.add((clean(line), ""), margin=margin)
             margin = " " * len(margin)
+
+
+def shown_advice(operator: Operator) -> List[str]:
+    """Codes of the advice that is shown: each once, and no more than anybody follows."""
+    return list(dict.fromkeys(operator.advice))[:_MOST_ADVICE]
 
 
 def advice_text(operator: Operator, code: str, language: str) -> str:

@@ -16,8 +16,6 @@ Pair = Tuple[str, str]
 _SHORT, _LONG = 240, 1000
 #: items of a list that are prepared at all; bytes bound them further
 _MOST_ITEMS = 2000
-#: advice of the finding that is shown
-_MOST_ADVICE = 12
 #: operators in the summary over steps; all are in the table of operators
 _MOST_SHARES = 12
 
@@ -124,7 +122,7 @@ class View:
 
     def _all_advice(self) -> List[Dict[str, Any]]:
         first = self.report.first
-        given = [] if first is None else list(dict.fromkeys(first.advice))[:_MOST_ADVICE]
+        given = [] if first is None else culprit.shown_advice(first)
         return [self._advice(first, code, number if len(given) > 1 else 0) for number, code in enumerate(given, 1)] if first is not None else []
 
     def _advice(self, operator: Operator, code: str, number: int) -> Dict[str, Any]:

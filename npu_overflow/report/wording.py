@@ -28,6 +28,9 @@ __all__ = [
     "value_at",
 ]
 
+#: words of a status (records have up to four, those of unknown versions more) and meanings of its bits that are shown
+_MOST_WORDS, _MOST_BITS = 16, 256
+
 #: the vendor's rule of thumb: a healthy run overflows in fewer of its steps
 RULE_OF_THUMB = 0.005
 
@@ -93,10 +96,10 @@ def time_text(timestamp: Optional[int]) -> str:
 def status(operator: Operator, language: str) -> Tuple[str, str]:
     """The status of a record as (number, meaning): ("32 (0x20)", "a floating-point computation overflowed")."""
     words = operator.status if isinstance(operator.status, (tuple, list)) else (operator.status,)
-    figure = ", ".join("%d (0x%x)" % (word, word) for word in words)
+    figure = ", ".join("%d (0x%x)" % (word, word) for word in words[:_MOST_WORDS]) + (", …" if len(words) > _MOST_WORDS else "")
     if len(words) > 1:
         figure = "[%s]" % figure
-    meanings = [texts.translate(text, language) for text in operator.status_text]
+    meanings = [texts.translate(text, language) for text in operator.status_text[:_MOST_BITS]]
     if len(meanings) == len(operator.status_bits) > 1:
         meanings = ["%s %s" % pair for pair in zip(operator.status_bits, meanings)]
     comma = "；" if language == "zh" else "; "

@@ -215,6 +215,22 @@ def test_who_was_first_in_how_many_steps() -> None:
     assert "Over steps" not in screen(dataclasses.replace(report_samples.NPU, operators=(culprit, culprit)), 100)
 
 
+@pytest.mark.parametrize("language", texts.LANGUAGES)
+def test_lists_of_a_saved_report_that_nobody_reads_to_the_end(language: str) -> None:
+    """Advice stands once and no more than 12 of it; of a status 16 words and 256 meanings: all that any record has."""
+    endless = dataclasses.replace(
+        report_samples.CULPRIT,
+        advice=tuple("advice %d" % (number // 2) for number in range(100000)),
+        status=(1,) * 100000,
+        status_text=tuple("meaning %d of it" % number for number in range(100000)),
+    )
+    text = screen(dataclasses.replace(report_samples.NPU, operators=(endless,), first_index=0), None, language)
+    assert [("advice %d\n" % number in text) for number in range(14)] == [True] * 12 + [False] * 2
+    unbroken = "".join(text.split())
+    assert unbroken.count("1(0x1)") == 16 and "1(0x1),…]" in unbroken
+    assert unbroken.count("meaning") == 256
+
+
 if __name__ == "__main__":
     SCREENS.mkdir(exist_ok=True)
     texts.known("")
