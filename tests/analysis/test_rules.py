@@ -56,7 +56,7 @@ FIRES = [
     ("log_or_reciprocal", case("RsqrtGrad", inputs=[np.array([100.0], np.float16), CLEAN])),
     ("log_or_reciprocal", case("Log1p", inputs=[np.array([0.5, -1.0], np.float16)])),
     ("log_or_reciprocal", case("Atanh", inputs=[np.array([0.5, 1.0], np.float16)])),
-    ("dot_product", case("Conv2DBackpropInput", inputs=[CLEAN, np.array([300.0], np.float16)])),
+    ("dot_product", case("Conv2DBackpropInput", phase="forward", inputs=[CLEAN, np.array([300.0], np.float16)])),
     ("weights_lost", case("ReadVariableOp", "inherited", inputs=[INF], origin="variable", origin_detail={"name": "dense/kernel:0", "element": [0, 1]})),
     ("weights_lost", case("MatMul", "inherited", inputs=[INF], host=True, origin="variable")),
     ("masked_row", case("SoftmaxV2", "inherited", inputs=[MASKED], outputs=[np.array([[np.nan, np.nan], [0.5, 0.5]], np.float16)])),
