@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import struct
 import sys
 import threading
@@ -44,6 +45,12 @@ class Reading:
     iterations: Optional[int] = None
     growth_steps: Optional[int] = None
     last_step_finite: Optional[bool] = None
+
+    def halvings(self, later: Reading) -> int:
+        """How often the scale was halved until ``later``, at least; 0 where it did not fall."""
+        if not (0 < later.scale < self.scale and math.isfinite(self.scale)):
+            return 0
+        return max(1, round(math.log2(self.scale / later.scale)))
 
 
 class Reader:

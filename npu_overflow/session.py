@@ -466,7 +466,7 @@ class Session(Reporting, Restarting, Pausing):
                 continue
             grown = 1
             if previous is not None and reading.iterations is not None and previous.iterations is not None:
-                grown = max(1, reading.iterations - previous.iterations)
+                grown = max(1, reading.iterations - previous.iterations + (0 if reader.counts_skipped_steps else previous.halvings(reading)))
             steps = max(steps, grown)
         return max(0, steps - (self._step - self._looked)) if self._check_every > 1 else steps
 

@@ -10,6 +10,7 @@ import re
 from typing import Mapping, Tuple
 
 from npu_overflow.analysis.case import CUBE_BIT, Case, Evidence, is_backward, seen
+from npu_overflow.analysis.statistics import Facts
 
 #: magnitudes from here on are no activations: they are what people write into masks
 MASK = 1e9
@@ -18,10 +19,12 @@ _REDUCTIONS = re.compile(r"(?<!Max)Pool|Mean|Sum|Norm|Variance|Moments|^Var|L2Lo
 
 #: type -> (index of the input that must not be small, whether a negative there is no number)
 _SMALL_INPUT: Mapping[str, Tuple[int, bool]] = {
-    "Log": (0, True), "Log1p": (0, False), "Rsqrt": (0, True), "Sqrt": (0, True), "Reciprocal": (0, False), "Inv": (0, False),
+    "Log": (0, True), "Rsqrt": (0, True), "Sqrt": (0, True), "Reciprocal": (0, False), "Inv": (0, False),
     "Div": (1, False), "RealDiv": (1, False), "TruncateDiv": (1, False), "FloorDiv": (1, False), "DivNoNan": (1, False), "Xdivy": (1, False),
     "Xlogy": (1, True), "SqrtGrad": (0, False), "LogGrad": (0, False),
 }  # fmt: skip
+#: functions that are finite only between two values
+_DOMAIN: Mapping[str, Tuple[float, float]] = {"Log1p": (-1, math.inf), "Atanh": (-1, 1), "Erfinv": (-1, 1), "Ndtri": (0, 1)}
 #: gradients that multiply by a power of what the forward operator gave
 _LARGE_INPUT: Mapping[str, int] = {"RsqrtGrad": 3, "ReciprocalGrad": 2, "InvGrad": 2}
 #: exponentials: whether negative inputs count too
@@ -40,7 +43,10 @@ _SUMS = frozenset(
 _MEANS = frozenset("Mean ReduceMean AvgPool AvgPool3D GlobalAveragePool SegmentMean SparseSegmentMean".split())
 #: products of single elements
 _FACTORS = frozenset("Mul Prod ReduceProd Cumprod".split())
-_PRODUCTS = re.compile(r"^(_Fused)?(Batch|Sparse)?MatMul|^(_Fused)?(Depthwise)?Conv[123]D$|^DepthwiseConv2dNative$|^(Xla)?Einsum$|^FullyConnection$|^Gemm")
+_PRODUCTS = re.compile(
+    r"^(_Fused)?(Batch|Sparse)?MatMul|^(_Fused)?(Depthwise)?Conv[123]D(BackpropInput(V2)?|Transpose)?$|^DepthwiseConv2dNative$"
+    r"|^(Xla)?Einsum$|^FullyConnection$|^Gemm"
+)
 
 
 def negative_mask(case: Case) -> Evidence:
@@ -66,7 +72,8 @@ def _mask(case: Case, negative: bool) -> Evidence:
         masked = low <= -MASK and facts.summary.nan == facts.summary.pos_inf == 0
         if negative and (at_max or masked):
             return seen("input", facts, value=float(low))
-        if not negative and largest is not None and largest >= MASK and not (at_max or masked):
+        # where nothing is narrow, a large value is nothing that has to fit
+        if not negative and largest is not None and largest >= MASK and not (at_max or masked) and case.low_output is not None:
             return seen("input", facts, value=largest)
     return None
 
@@ -110,6 +117,8 @@ def log_or_reciprocal(case: Case) -> Evidence:
         largest = case.inputs[0].numbers.largest
         if largest is not None and largest > case.limit ** (1.0 / _LARGE_INPUT[kind]):
             return seen("input", case.inputs[0], value=largest)
+    if kind in _DOMAIN and case.inputs:
+        return _outside(case.inputs[0], *_DOMAIN[kind])
     place, negative_too = _SMALL_INPUT.get(kind, (0, False))
     if kind not in _SMALL_INPUT or place >= len(case.inputs):
         return None
@@ -123,6 +132,16 @@ def log_or_reciprocal(case: Case) -> Evidence:
         return seen("input", facts, value=float(numbers.minimum), negatives=numbers.negatives)
     if numbers.smallest is not None and numbers.smallest < 1.0 / case.limit:
         return seen("input", facts, value=numbers.smallest)
+    return None
+
+
+def _outside(facts: Facts, low: float, high: float) -> Evidence:
+    """A value that is not between ``low`` and ``high``."""
+    least, most = facts.numbers.minimum, facts.numbers.maximum
+    if least is not None and least <= low:
+        return seen("input", facts, value=float(least))
+    if most is not None and most >= high:
+        return seen("input", facts, value=float(most))
     return None
 
 

@@ -1,8 +1,8 @@
 """The other way to replay a step: as a graph, for steps that are not legal eagerly (``tf.gradients``) or do not overflow there.
 
 The step is traced once more, each float output with a flag beside it that says whether it is finite; one run returns all flags, and blame follows
-the graph's own edges. A second trace returns the tensors of the operators to show. Names are the graph's own. Operators inside loops and branches stay
-inside: the loop as a whole is named then.
+the graph's own edges. A second trace returns the tensors of the operators to show. Names are the graph's own. tf.functions that the step calls become
+part of its graph; operators inside loops and branches, and inside functions that can't, stay inside: these are named as a whole then.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from npu_overflow.collectors.blame import Flow, Op, Origin
 from npu_overflow.collectors.naming import install_plain_layers
 from npu_overflow.collectors.observe import MAX_HELD, MAX_PASSED_ON, Held, HeldTensor
 from npu_overflow.collectors.optimizers import intercept
-from npu_overflow.collectors.replay import StepFindings
+from npu_overflow.collectors.replay import Scales, StepFindings, scaled
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
@@ -27,8 +27,17 @@ _REFUSED = {"IteratorGetNext": "replay.draws", "PyFunc": "replay.python", "Eager
             "Nccl": "replay.collective", "Horovod": "replay.collective", "Hcom": "replay.collective"}
 
 
+#: scope of the operators that are added; absolute, wherever the step's own scopes stand
+_OURS = "npu_overflow/"
+
+
 def findings_by_graph(
-    run: Callable[..., Any], arguments: Any, label: str, variable_name: Callable[[Any], str], rewind: Optional[Snapshot] = None
+    run: Callable[..., Any],
+    arguments: Any,
+    label: str,
+    variable_name: Callable[[Any], str],
+    rewind: Optional[Snapshot] = None,
+    scales: Scales = (),
 ) -> StepFindings:
     """Replay a step as a graph, without effect.
 
@@ -37,18 +46,24 @@ def findings_by_graph(
         label: how an input is called in the report.
         variable_name: names the variable behind a resource handle.
         rewind: variables as they were when the step began.
+        scales: (set_scale, value at this step, value now) of each loss-scale optimizer.
 
     Raises:
         CannotCollect: it can't be traced or run either.
     """
     try:
         first = _Traced(run, arguments, rewind=rewind)
-        flags = first.run()
+        with scaled(scales):
+            flags = first.run()
         found, wanted = first.blame(flags, label, variable_name)
         if not found.reached:
             return found
+        if scales:
+            with scaled(scales, low=True):
+                found.cured_by_scale = not first.blame(first.run(), label, variable_name)[0].reached
         second = _Traced(run, arguments, {held.op.name for held in wanted}, rewind)
-        tensors = second.run()
+        with scaled(scales):
+            tensors = second.run()
         for held in wanted:
             held.inputs, held.outputs = second.tensors_of(held.op.name, tensors)
         found.held = wanted
@@ -93,10 +108,11 @@ class _Traced:
                 if tf.is_tensor(tensor):
                     self._seen("Placeholder", [], [tensor], tensor.op.name)
             run(given)
+            self._unseen()
             return list(self._extra)
 
         self._function, self._arguments = tf.function(step), arguments
-        undo = intercept(self._mine, self._given) + install_plain_layers(self._mine)
+        undo = intercept(self._mine, self._given) + install_plain_layers(self._mine) + _install_inlining(self._mine)
         try:
             with UndoLog(), _callbacks(self._callback):
                 self._concrete = self._function.get_concrete_function(arguments)
@@ -133,6 +149,15 @@ class _Traced:
             name = op_name.decode() if isinstance(op_name, bytes) else op_name
             self._seen(op_type.decode() if isinstance(op_type, bytes) else op_type, inputs, outputs, name)
 
+    def _unseen(self) -> None:
+        """Operators that no callback told of: calls of functions, and what TensorFlow puts into the graph by itself."""
+        known = {node.name for node in self.nodes}
+        for op in list(self._graph.get_operations()):
+            if op.name not in known and not op.name.startswith(_OURS) and op.type not in ("Placeholder", "NoOp"):
+                self._seen(op.type, list(op.inputs), list(op.outputs), op.name)
+        order = {op.name: number for number, op in enumerate(self._graph.get_operations())}
+        self.nodes.sort(key=lambda node: order.get(node.name, -1))
+
     def _seen(self, op_type: str, inputs: Any, outputs: Any, name: Any) -> None:
         import tensorflow as tf
 
@@ -142,11 +167,13 @@ class _Traced:
         if self._wanted is None:
             for tensor in outputs:
                 if tensor.dtype.name in _FLOATS:
-                    self._result(tensor.name, tf.reduce_all(tf.math.is_finite(tensor)))
+                    with tf.name_scope(_OURS):
+                        self._result(tensor.name, tf.reduce_all(tf.math.is_finite(tensor)))
         elif node.name in self._wanted:
             for tensor in list(inputs) + list(outputs):
                 if tensor.dtype.name not in ("resource", "variant") and tensor.name not in self._results:
-                    self._result(tensor.name, tf.identity(tensor))
+                    with tf.name_scope(_OURS):
+                        self._result(tensor.name, tf.identity(tensor))
 
     def _result(self, name: str, value: Any) -> None:
         self._results[name] = len(self._extra)
@@ -223,6 +250,35 @@ def _shown(held: List[Held], origins: List[Origin], found: StepFindings) -> List
     kept = [item for item in held if item.origin is not None][:MAX_HELD]
     kept += [item for item in held if item.origin is None and item.bits & guilty][:MAX_PASSED_ON]
     return sorted(kept, key=lambda item: item.op.number)
+
+
+def _install_inlining(mine: Callable[[], bool]) -> List[Callable[[], None]]:
+    """Let tf.functions that are called while a graph is traced become part of it. Returns what undoes it."""
+    import tensorflow as tf
+
+    kind = compat.internals().get("function_class")
+    real, converted = kind.__call__, {}
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if not mine() or tf.executing_eagerly():
+            return real(function, *args, **kwargs)
+        if id(function) not in converted:
+            converted[id(function)] = (function, _as_graph_code(function))
+        body = converted[id(function)][1]
+        return real(function, *args, **kwargs) if body is None else body(*args, **kwargs)
+
+    return [compat.patch(kind, "__call__", call)]
+
+
+def _as_graph_code(function: Any) -> Any:
+    """The Python function of a tf.function with its loops and branches made fit for a graph, or None where that can't be done."""
+    import tensorflow as tf
+
+    try:
+        body = function.python_function
+        return tf.autograph.to_graph(body) if getattr(function, "_autograph", True) else body
+    except Exception:
+        return None
 
 
 class _callbacks:

@@ -13,7 +13,7 @@ from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.python_state import Generators, PythonState
-from npu_overflow.collectors.replay import Replay, StepFindings, findings_by_flow, variable_names
+from npu_overflow.collectors.replay import Replay, Scales, StepFindings, findings_by_flow, variable_names
 from npu_overflow.collectors.snapshot import Snapshot, states
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.steps import MAX_STEPS_A_CALL, FitStep, FunctionStep, take_batches
@@ -246,6 +246,8 @@ class HostCollector(Collector):
 
     def _attempt(self, step: int, step_of_user: Any, readings: Readings, snapshot: Optional[Snapshot] = None) -> None:
         """Replay a step and write what it shows. Nothing that goes wrong here touches the training."""
+        scales: Scales = ()
+        rewind = snapshot.without(self._scale_variables()) if snapshot else None  # each run of a replay has a scale of its own
         try:
             scales = [(reader.set_scale, then.scale, now.scale) for (reader, then), (_, now) in zip(readings, self._readings()) if then and now]
             replay = Replay(
@@ -254,14 +256,15 @@ class HostCollector(Collector):
                 self._variable_names(),
                 scales,
                 self._options().max_memory,
-                rewind=snapshot.without(self._scale_variables()) if snapshot else None,  # each run of a replay has a scale of its own
+                rewind=rewind,
                 apply="run" if step_of_user.steps > 1 else "skip",
                 workers=self._training.world_size if self._training else 1,
                 python=self._python,
+                max_seconds=self._options().max_collect_seconds,
             )
             found = replay.findings()
         except CannotCollect as error:
-            self._by_graph(step, step_of_user, error, snapshot)
+            self._by_graph(step, step_of_user, error, rewind, scales)
         except Exception as error:
             log.debug("replay failed", exc_info=True)
             self._failed(step, CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, error)))
@@ -269,16 +272,16 @@ class HostCollector(Collector):
             if found.reached or self._is_forced() or step_of_user.steps > 1 or self._several():
                 self._found(step, found)
             else:
-                self._by_graph(step, step_of_user, None, snapshot)
+                self._by_graph(step, step_of_user, None, rewind, scales)
 
-    def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect], snapshot: Optional[Snapshot]) -> None:
+    def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect], rewind: Optional[Snapshot], scales: Scales) -> None:
         """The eager replay failed or showed nothing: once in a collection, try the step as a graph."""
         found = None
         if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
             self._graph_tried = True
             try:
                 with self._python.in_place():  # tracing runs the step's Python, too
-                    found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), snapshot)
+                    found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), rewind, scales)
             except CannotCollect as problem:
                 log.debug("no replay as a graph: %s", problem)
         if found is not None and found.reached:
@@ -311,13 +314,17 @@ class HostCollector(Collector):
     def _weights_lost(self, step: int, found: StepFindings) -> None:
         """Say since when weights are non-finite, where a variable is to blame: the operator that did it ran in that step."""
         blamed = next((origin for origin in found.origins if origin.key == found.culprit), None)
-        if blamed is None or blamed.kind != "variable" or any(code == "host.weights_lost" for code, _ in self._told):
+        if blamed is None or blamed.kind != "variable" or any(code.startswith("host.weights_lost") for code, _ in self._told):
             return
         assert self._training is not None
         since = self._training.bad_since if self._training.bad_since is not None else step
         # The step that did it can lie before the first sign: under MirroredStrategy Keras 3 asks only the first replica.
         wanted = [number for number in (since - 1, since) if number >= 0]
-        self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": blamed.source[0] if blamed.source else "?"}))
+        name = blamed.source[0] if blamed.source else "?"
+        if any(reader.guarded for reader in self._training.readers):
+            self._told.append(("host.weights_lost.guarded", {"step": since, "name": name}))
+        else:
+            self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": name}))
 
     def _write(self, step: int, found: StepFindings) -> None:
         assert self._training is not None

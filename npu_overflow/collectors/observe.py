@@ -11,7 +11,7 @@ from npu_overflow.collectors.hooks import Watcher
 from npu_overflow.collectors.repair import repaired, repaired_outputs
 from npu_overflow.collectors.undo import UndoLog
 
-__all__ = ["Draws", "Held", "HeldTensor", "StepWatcher"]
+__all__ = ["Draws", "Held", "HeldTensor", "StepWatcher", "TooLong"]
 
 MAX_HELD = 32  # operators whose tensors are kept in one step
 MAX_PASSED_ON = 16  # of them, operators that only passed non-finite values on
@@ -28,6 +28,10 @@ def _writes(op_type: str) -> bool:
 
 
 Draws = Dict[Tuple[str, int], List[Any]]
+
+
+class TooLong(BaseException):
+    """A run of a step was broken off. It comes out of the user's step, where no ``except Exception`` shall stop it."""
 
 
 @dataclass
@@ -62,6 +66,7 @@ class StepWatcher(Watcher):
         budget: bytes of tensors that may be held.
         repaired: keys of origins whose non-finite values are replaced by finite ones in this run.
         draws: results of random operators of an earlier run of the same step; filled when empty.
+        may_run: whether the run may go on after so many operators.
     """
 
     def __init__(
@@ -72,19 +77,21 @@ class StepWatcher(Watcher):
         budget: int = 0,
         repaired: FrozenSet[str] = frozenset(),
         draws: Optional[Draws] = None,
+        may_run: Callable[[int], bool] = lambda operators: True,
     ) -> None:
         self.flow = Flow()
         for number, (kind, name, tensor) in labels.items():
             self.flow.label(number, kind, name, tensor)
         self.held: List[Held] = []
         self.operators = 0
+        self.seen: Set[str] = set()  # keys of the operators that ran
         self.not_held = 0
         self.sinks = 0  # bits that reach a gradient given to an optimizer
         self.written = 0  # bits that reach a variable, for loops without an optimizer
         self.applied = 0  # how often an optimizer was given gradients
         self.bad_gradients = 0
         self._undo, self._variable_name = undo, variable_name
-        self._budget, self._repaired = budget, repaired
+        self._budget, self._repaired, self._may_run = budget, repaired, may_run
         self._draws: Draws = {} if draws is None else draws
         self._drawn: Dict[str, int] = {}
         self._held_numbers: Set[int] = set()
@@ -96,6 +103,9 @@ class StepWatcher(Watcher):
     def before(self, op: Op, inputs: Sequence[Any], attrs: Sequence[Any], ctx: Any) -> Optional[List[Any]]:
         """Save what the operator will write, repair what this run repairs, repeat the draws of an earlier run."""
         self.operators += 1
+        self.seen.add(key_of(op))
+        if not self._may_run(self.operators):
+            raise TooLong
         for i, tensor in enumerate(inputs):
             self._meet(tensor, op, i)
         if self._repaired and isinstance(inputs, list):

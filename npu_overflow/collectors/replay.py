@@ -6,12 +6,16 @@ that alone, with every other one repaired, makes a gradient non-finite. A last r
 """
 from __future__ import annotations
 
+import contextlib
+import math
+import re
+import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from npu_overflow.collectors.blame import Origin
+from npu_overflow.collectors.blame import Origin, key_of
 from npu_overflow.collectors.hooks import Hooks
-from npu_overflow.collectors.observe import Draws, Held, StepWatcher
+from npu_overflow.collectors.observe import Draws, Held, StepWatcher, TooLong
 from npu_overflow.collectors.python_state import Generators, PythonState
 from npu_overflow.collectors.quiet import quiet
 from npu_overflow.collectors.snapshot import Snapshot
@@ -19,9 +23,16 @@ from npu_overflow.collectors.source import SourceLines
 from npu_overflow.collectors.undo import UndoLog
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Replay", "StepFindings", "findings_by_flow", "variable_names"]
+__all__ = ["Replay", "Scales", "StepFindings", "findings_by_flow", "scaled", "variable_names"]
+
+#: (set_scale, value at the step, value now) of each loss-scale optimizer
+Scales = Sequence[Tuple[Callable[[float], None], float, float]]
+
+_STYLES = re.compile(r"\x1b\[[0-9;]*m")  # Keras prints in bold
 
 MAX_ORIGINS = 8  # origins that are tested one by one
+#: a run with repaired values may take so many times the operators of the step: a loop that only the overflow ends would never end
+_LONGER, _AT_LEAST = 4, 1000
 
 
 @dataclass
@@ -60,6 +71,7 @@ class Replay:
         max_memory: bytes of tensors held.
         rewind: variables as they were when the step began, where they have moved since.
         python: random generators of Python as they were then.
+        max_seconds: for all runs together.
         allow: resources that the step may use up.
         apply: "skip" (optimizers do nothing) or "run" (several optimizer steps in one call).
         workers: processes that train together; only this one's own values are looked at.
@@ -70,18 +82,21 @@ class Replay:
         run: Callable[[Callable[[], None]], Any],
         labels: Mapping[int, Tuple[str, str, Any]],
         variable_name: Callable[[Any], str],
-        scales: List[Tuple[Callable[[float], None], float, float]],
+        scales: Scales,
         max_memory: int,
         rewind: Optional[Snapshot] = None,
         allow: Tuple[Any, ...] = (),
         apply: str = "skip",
         workers: int = 1,
         python: Optional[PythonState] = None,
+        max_seconds: float = math.inf,
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
         self._rewind, self._workers, self._python = rewind, workers, python or PythonState(Generators())
         self._draws: Draws = {}
+        self._most: Optional[int] = None  # operators a run may take
+        self._until = time.monotonic() + max_seconds
 
     def findings(self) -> StepFindings:
         """Replay the step and say whom to blame.
@@ -90,23 +105,32 @@ class Replay:
             CannotCollect: the step can't be replayed; the training is as it was.
         """
         first = self._observed(budget=self._max_memory)
+        if first is None:
+            raise CannotCollect("replay.too_long")
+        self._most = _LONGER * first.operators + _AT_LEAST
         found = StepFindings(held=first.kept, origins=first.flow.origins, operators=first.operators, not_held=first.not_held)
         candidates = first.flow.of_bits(first.consequences)
         found.reached = bool(candidates)
         if not candidates:
             return found
-        found.guilty = self._guilty(candidates, found)
+        found.guilty = self._guilty(candidates, found, first.seen)
         found.culprit = found.guilty[0]
         if self._scales:
-            found.cured_by_scale = not self._observed(lower_scale=True).consequences
+            low = self._observed(lower_scale=True)
+            found.cured_by_scale = None if low is None else not low.consequences
         return found
 
-    def _guilty(self, candidates: List[Origin], found: StepFindings) -> Tuple[str, ...]:
-        """Keys of the guilty, by repair: the first that alone makes a gradient non-finite comes first."""
+    def _guilty(self, candidates: List[Origin], found: StepFindings, ran: Set[str]) -> Tuple[str, ...]:
+        """Keys of the guilty, by repair: the first that alone makes a gradient non-finite comes first. What only a repaired run does (one more
+        turn of a loop) is nobody's fault: ``ran`` has the keys of the operators of the step itself.
+        """
         keys = [origin.key for origin in candidates]
         for _ in range(4):  # repairing an origin can uncover one behind it
             rest = self._observed(frozenset(keys), budget=self._max_memory)
-            hidden = [origin for origin in rest.flow.of_bits(rest.consequences) if origin.key not in keys]
+            if rest is None:
+                break
+            reached = rest.flow.of_bits(rest.consequences)
+            hidden = [origin for origin in reached if origin.key not in keys and (origin.op is None or key_of(origin.op) in ran)]
             if not hidden:
                 break
             keys += [origin.key for origin in hidden]
@@ -119,29 +143,36 @@ class Replay:
         keys.sort(key=lambda key: order.get(key, 0))
         tested = keys[:MAX_ORIGINS]
         for key in tested:
-            if self._observed(frozenset(keys) - {key}).consequences:
+            alone = self._observed(frozenset(keys) - {key})
+            if alone is None or alone.consequences:
                 return (key, *[other for other in keys if other != key and other not in tested[: tested.index(key)]])
         return tuple(keys)  # harmful only together: the first of them
 
-    def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> StepWatcher:
+    def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> Optional[StepWatcher]:
+        """One run, or None where it took too long."""
         with self._python.in_place(), UndoLog(self._workers, self._rewind) as undo:
             for resource in self._allow:
                 undo.allow(resource)
-            watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws)
-            self._run_undone(undo, watcher, lower_scale)
+            watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws, self._may_run)
+            try:
+                self._run_undone(undo, watcher, lower_scale)
+            except TooLong:
+                return None
             return watcher
+
+    def _may_run(self, operators: int) -> bool:
+        if self._most is not None and operators > self._most:
+            return False
+        return bool(operators % 64) or time.monotonic() < self._until
 
     def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
         """One run at the step's loss scale, or at a low one; everything it writes is put back."""
-        try:
-            for set_scale, then, _ in self._scales:
-                set_scale(_lower(then) if lower_scale else then)
-            with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
-                self._run_step(hooks, undo)
-        finally:
-            undo.undo()  # before the scale: the step itself may have written it
-            for set_scale, _, after in self._scales:
-                set_scale(after)
+        with scaled(self._scales, lower_scale):
+            try:
+                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
+                    self._run_step(hooks, undo)
+            finally:
+                undo.undo()  # before the scale: the step itself may have written it
 
     def _run_step(self, hooks: Hooks, undo: UndoLog) -> None:
         """The step; whatever it raises is the replay's failure, never the training's."""
@@ -154,7 +185,7 @@ class Replay:
             if isinstance(error, CannotCollect):
                 raise
             # Keras wraps the message in its own, the cause in the middle: one line of it all
-            text = " ".join(str(error).split())[:300]
+            text = " ".join(_STYLES.sub("", str(error)).split())[:300]
             raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error
 
 
@@ -170,6 +201,18 @@ def findings_by_flow(watcher: StepWatcher) -> StepFindings:
         operators=watcher.operators,
         not_held=watcher.not_held,
     )
+
+
+@contextlib.contextmanager
+def scaled(scales: Scales, low: bool = False) -> Iterator[None]:
+    """The loss scales of the step, or low ones, inside the context; afterwards what they are now."""
+    try:
+        for set_scale, then, _ in scales:
+            set_scale(_lower(then) if low else then)
+        yield
+    finally:
+        for set_scale, _, after in scales:
+            set_scale(after)
 
 
 def _lower(scale: float) -> float:

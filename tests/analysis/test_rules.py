@@ -33,6 +33,7 @@ def case(op_type: str = "Mul", verdict: str = "computed_here", inputs: Any = (CL
 HALF = read([1.0, np.inf])
 FULL = read([1.0, np.inf], "float32")
 BFLOAT = read(np.array([0x7F80, 0x3F80], np.uint16), "bfloat16")
+BIG_BFLOAT = read(np.array([0x7000, 0x3F80], np.uint16), "bfloat16")
 EMPTY_HALF = read(np.empty(0, np.float16))
 PADDED = read(np.pad(CLEAN, ((0, 14), (0, 14)), constant_values=np.inf).reshape(1, 1, 16, 16), format="FRACTAL_NZ", original_shape=(2, 2))
 MASKED = np.array([[-np.inf, -np.inf], [1, 2]], np.float16)
@@ -53,6 +54,9 @@ FIRES = [
     ("log_or_reciprocal", case("RealDiv", inputs=[CLEAN, np.array([1, 0], np.float16)])),
     ("log_or_reciprocal", case("SqrtGrad", inputs=[np.array([0.0], np.float16), CLEAN])),
     ("log_or_reciprocal", case("RsqrtGrad", inputs=[np.array([100.0], np.float16), CLEAN])),
+    ("log_or_reciprocal", case("Log1p", inputs=[np.array([0.5, -1.0], np.float16)])),
+    ("log_or_reciprocal", case("Atanh", inputs=[np.array([0.5, 1.0], np.float16)])),
+    ("dot_product", case("Conv2DBackpropInput", phase="forward", inputs=[CLEAN, np.array([300.0], np.float16)])),
     ("weights_lost", case("ReadVariableOp", "inherited", inputs=[INF], origin="variable", origin_detail={"name": "dense/kernel:0", "element": [0, 1]})),
     ("weights_lost", case("MatMul", "inherited", inputs=[INF], host=True, origin="variable")),
     ("masked_row", case("SoftmaxV2", "inherited", inputs=[MASKED], outputs=[np.array([[np.nan, np.nan], [0.5, 0.5]], np.float16)])),
@@ -112,6 +116,10 @@ SILENT = [
     ("mask_constant", case("Mul", inputs=[np.array([0, -2000000000], np.int32)])),
     ("mask_constant", case("Mul", "inherited", inputs=[np.array([np.nan, -np.inf], np.float16)], dumped_producer=False)),
     ("log_or_reciprocal", case("Log", inputs=[np.array([1, 1e-3], np.float16)])),
+    ("log_or_reciprocal", case("Log1p", inputs=[np.array([0.0, -0.5], np.float16)])),
+    ("log_or_reciprocal", case("Atanh", inputs=[np.array([0.0, 0.99], np.float16)])),
+    ("dot_product", case("Conv2DBackpropInput", op_name=GRADIENT, inputs=[CLEAN, np.array([300.0], np.float16)])),
+    ("mask_constant", case("Mul", inputs=[BIG_BFLOAT, BIG_BFLOAT], outputs=[BFLOAT])),
     ("log_or_reciprocal", case("RealDiv", inputs=[np.array([0.0], np.float16), CLEAN])),
     ("log_or_reciprocal", case("Reciprocal", inputs=[np.array([-1.0], np.float16)])),
     ("log_or_reciprocal", case("Mul", inputs=[np.array([0.0], np.float16)])),

@@ -66,3 +66,33 @@ def test_a_fit_whose_step_raises_eagerly(keras: Any) -> None:
     first = watch.reports[0].first
     assert first.op_type == "MatMul" and first.op_name == "net/hot/MatMul"
     assert first.outputs[0].pos_inf > 0
+
+
+@pytest.mark.parametrize("place", ["inside", "before"])
+def test_functions_that_such_a_step_calls_are_looked_into(keras: Any, place: str) -> None:
+    """A nested tf.function, with a loop that autograph makes fit for a graph: the overflow is in it, or flows through it."""
+    import tensorflow as tf
+
+    @tf.function
+    def nested(x: Any) -> Any:
+        for _ in tf.range(1):
+            x = x * tf.constant(1.0, x.dtype)
+        return tf.square(x) if place == "inside" else x * 0.5
+
+    class Own(keras.layers.Layer):  # type: ignore[misc, name-defined]
+        def call(self, x: Any) -> Any:
+            return nested(x) + 0.0 if place == "inside" else nested(tf.square(x)) + 0.0
+
+    training.set_up()
+    inputs = keras.Input((training.FEATURES,))
+    hidden = Own(name="own")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, name="out", dtype="float32", kernel_initializer=keras.initializers.Constant(1e-6))(hidden), name="net")
+
+    loop = GraphLoop(keras)
+    loop.model = model
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        test_loops.one_function(loop, watch)
+    report = watch.reports[0]
+    assert report.first.op_type == "Square" and report.first.op_name.startswith("net/own/")
+    assert report.first.verdict == "computed_here"
+    assert any(remark.code == "replay.by_graph" for remark in report.remarks)

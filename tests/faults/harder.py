@@ -134,6 +134,34 @@ def _(s: Setting) -> Fault:
     return planted(s, body, "Square", "map/while/each", bad, quiet(np.square, f16(bad)[2]), [f16(bad)[2]])
 
 
+@fault("in_vectorized_map", numerics="it names the call that vectorized_map makes eagerly, or nothing")
+def _(s: Setting) -> Fault:
+    """tf.vectorized_map over the examples of a batch: that only works as a graph, so the step is replayed as one."""
+    n = s.size(4)
+    bad = hot_batch(s, 300.0)
+
+    def body(x: Any) -> Any:
+        mapped = s.tf.vectorized_map(lambda row: s.tf.square(row * (0.01 if s.cured else 1.0)), x)
+        return s.tf.ensure_shape(mapped, (None, n))
+
+    return planted(s, body, "Square", "loop_body/Square/pfor/Square", bad, quiet(np.square, f16(bad)))
+
+
+@fault("a_loop_that_only_the_overflow_ends")
+def _(s: Setting) -> Fault:
+    """A value is squared until it is past 1e5, which float16 never is: Inf ends the loop. A replay with finite values in its place must end too."""
+    bad = hot_batch(s, 300.0)
+
+    def body(x: Any) -> Any:
+        top = s.tf.cast(s.tf.reduce_max(x), s.tf.float32)
+        cond = lambda y, times: s.tf.logical_and(s.tf.cast(s.tf.reduce_max(y), s.tf.float32) < 1e5, s.tf.logical_or(top > 100.0, times < 1))  # noqa: E731
+        step = lambda y, times: (s.tf.square(y * (0.01 if s.cured else 1.0), name="grown"), times + 1)  # noqa: E731
+        limit = 1 if s.cured else 1000
+        return s.tf.while_loop(cond, step, (x, s.tf.constant(0)), maximum_iterations=limit)[0]
+
+    return planted(s, body, "Square", "while/grown", bad, quiet(np.square, f16(bad)))
+
+
 @fault("with_a_custom_gradient")
 def _(s: Setting) -> Fault:
     """A function with a gradient of its own overflows going forward."""

@@ -215,10 +215,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{name} was not finite before this step began: an earlier step spoiled it, and no change of precision brings it back. Go back to the last good "
         "checkpoint, and let something guard the weights: dynamic loss scaling skips steps whose gradients are not finite.\n"
         "    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)\n"
-        "Where that is on already, look at what is not a gradient: moving averages, assignments of your own, a learning rate of inf or nan.",
+        "Where that is on already, look at what is not a gradient: states of layers (reset them), moving averages, assignments of your own, a learning rate of inf or nan, an optimizer's "
+        "epsilon that is 0 in float16 (1e-8 is, 1e-4 is not).",
         "{name} 在该步开始之前就已非有限：它已被更早的训练步破坏，调整精度无法恢复。请回退到最近一个正常的检查点，并对权重加以保护：动态 loss scale 会跳过梯度非有限的步。\n"
         "    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(optimizer)\n"
-        "如果已经启用，请检查梯度之外的更新：滑动平均、自行编写的赋值、为 inf 或 nan 的学习率。",
+        "如果已经启用，请检查梯度之外的更新：层的状态（请重置）、滑动平均、自行编写的赋值、为 inf 或 nan 的学习率、在 float16 中变为 0 的优化器 epsilon（1e-8 会，1e-4 不会）。",
     ),
     "advice.masked_row.title": ("A whole row is masked", "整行都被屏蔽"),
     "advice.masked_row.when": (

@@ -106,6 +106,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "npu-overflow doctor lists what was found; supported are TensorFlow 2.6 to 2.21.",
         "npu-overflow doctor 会列出已找到的接口；支持 TensorFlow 2.6 至 2.21。",
     ),
+    "replay.too_long": ("repeating it takes longer than max_collect_seconds", "重放所需时间超过 max_collect_seconds"),
     "replay.raised": ("run eagerly it raises {error}", "即时执行时抛出 {error}"),
     "replay.graph_raised": ("replayed as a graph it raises {error}", "以图方式重放时抛出 {error}"),
     "replay.graph_large": ("its graph of {count} operators is larger than {most}", "其图有 {count} 个算子，超过 {most} 个"),

@@ -84,11 +84,17 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步因其他 worker 溢出而被跳过：本 worker 自身的梯度均为有限值。",
     ),
     "replay.failed": ("step {step} can't be replayed: {error}", "第 {step} 步无法重放：{error}"),
+    "host.weights_lost.guarded": (
+        "the variable {name} is non-finite, at the latest since training step {step}, although steps with non-finite gradients are skipped: no gradient did it. Look at what else writes "
+        "it: the state of a layer (reset it), a moving average, an assignment, or the optimizer itself (in float16 an epsilon below 6e-8 is 0).",
+        "变量 {name} 最晚自第 {step} 个训练步起已含非有限值，而梯度非有限的训练步都会被跳过：并非梯度所致。请检查还有什么会写入该变量：层的状态（请重置）、滑动平均、赋值操作，或优化器自身"
+        "（float16 中小于 6e-8 的 epsilon 为 0）。",
+    ),
     "host.weights_lost": (
         "the variable {name} is non-finite, at the latest since training step {step}, and nothing skipped the step that did it. To see the operator, train once more from a good "
-        "checkpoint with OverflowWatch(at_steps={wanted}), or use a LossScaleOptimizer, which skips such steps.",
+        "checkpoint with OverflowWatch(at_steps={wanted}), or use a LossScaleOptimizer, which skips such steps. Where the gradients were finite, the optimizer did it: in float16 an epsilon below 6e-8 is 0.",
         "变量 {name} 最晚自第 {step} 个训练步起已含非有限值，且造成它的训练步未被跳过。要找出造成它的算子，请从完好的检查点重新训练并使用 OverflowWatch(at_steps={wanted})，"
-        "或使用会跳过此类训练步的 LossScaleOptimizer。",
+        "或使用会跳过此类训练步的 LossScaleOptimizer。如果梯度均为有限值，则是优化器造成的：float16 中小于 6e-8 的 epsilon 为 0。",
     ),
     "host.disk_budget": (
         "step {step}: {count} {count:operator was|operators were} not written, max_disk is used up.",
