@@ -24,6 +24,8 @@ NOT_RUN = {
     "pip wheel . --wheel-dir wheels": "needs a package index: the stage offline of .ci/run runs it as printed",
     "pip install --no-index ": "would change the environment of the tests: the stage offline of .ci/run runs it as printed",
     "bash .ci/run": "is what runs these tests",
+    "pip install '.[test,fuzz]'": "needs a package index, and a wheel of the fuzzer that not every Python has",
+    "python -m tests.fuzz ": "takes minutes; tests/fuzz runs the short, seeded form",
     "python .ci/rules_page.py": "writes into the source; test_docs.py runs it with --check",
     "python .ci/api_page.py": "writes into the source; test_docs.py runs it with --check",
     "python .ci/messages_page.py": "writes into the source; test_docs.py runs it with --check",

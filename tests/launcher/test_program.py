@@ -118,6 +118,12 @@ def test_every_option_of_the_watch_has_a_flag() -> None:
     assert "{" not in text and "cli.run" not in text
 
 
+def as_from_a_terminal() -> None:
+    """A shell that starts jobs in the background lets them ignore some signals; the script is to have those of a terminal."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 #: in short turns: a signal that comes just before a long call would be handled only after it
 WAITS = "import time\nprint('ready', flush=True)\nfor _ in range(600):\n    time.sleep(0.1)\n"
 
@@ -126,7 +132,8 @@ WAITS = "import time\nprint('ready', flush=True)\nfor _ in range(600):\n    time
 @pytest.mark.parametrize("restart", [[], ["--restart"]], ids=["alone", "supervised"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_do_what_they_would_do_to_the_script(script: Any, number: int, restart: List[str]) -> None:
-    process = subprocess.Popen([*launching.RUN, *restart, str(script(WAITS))], env=launching.environment(), start_new_session=True, **launching.PIPES)
+    command = [*launching.RUN, *restart, str(script(WAITS))]
+    process = subprocess.Popen(command, env=launching.environment(), preexec_fn=as_from_a_terminal, start_new_session=True, **launching.PIPES)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(number)
     _out, errors = process.communicate(timeout=60)
