@@ -23,6 +23,7 @@ FAULTS = {
     "exponent": "exp_of_features",
     "power": "pow_three",
     "gradient_scale": "weight_gradient_sum",
+    "weight_range": "weight_too_large_for_float16",
     "cast_range": "feature_over_65504",
     "dot_product": "convolution",
     "mean_range": "inner_sum_of_a_mean",

@@ -64,9 +64,17 @@ def cube_accumulation(case: Case) -> Evidence:
     return {"status": CUBE_BIT} if case.bits & CUBE_BIT else None
 
 
+def weight_range(case: Case) -> Evidence:
+    """A weight has grown beyond what its narrower copy holds."""
+    name = case.variables.get("input.0")
+    if case.op_type not in CASTS or not case.own or case.low_output is None or name is None:
+        return None
+    return seen("input", case.inputs[0], name=name, value=case.inputs[0].numbers.largest)
+
+
 def cast_range(case: Case) -> Evidence:
     """A value does not fit the narrower type it is converted to."""
-    casts = case.op_type in CASTS and case.own and case.low_output is not None
+    casts = case.op_type in CASTS and case.own and case.low_output is not None and "input.0" not in case.variables  # "weight_range" says more
     if not casts and not case.bits & CAST_BIT:
         return None
     found: Dict[str, Any] = seen("output", case.low_output) if case.low_output is not None else {}
@@ -144,6 +152,7 @@ RULES: Tuple[Rule, ...] = (
     Rule("cube_accumulation", cube_accumulation),
     Rule("reduction_inside", formulas.reduction_inside),
     Rule("gradient_scale", scaled_cast),
+    Rule("weight_range", weight_range),
     Rule("cast_range", cast_range),
     Rule("atomic_add", atomic_add),
     Rule("mask_constant", formulas.large_constant),

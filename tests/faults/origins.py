@@ -91,7 +91,7 @@ def _(s: Setting) -> Fault:
             hot.set_weights([kernel, np.zeros(m)])
 
     training = Between(s, s.compile(model), before, good=s.uniform((BATCH, n)))
-    truth = Truth("Cast", _weight_cast(s, "MatMul"), element=place, value=INF, start=START, cured_by_scale=False)
+    truth = Truth("Cast", _weight_cast(s, "MatMul"), element=place, value=INF, start=START, cured_by_scale=False, advice="weight_range")
     return Fault(training, truth, Hand([kernel], f16(kernel)))
 
 

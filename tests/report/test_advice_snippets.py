@@ -124,6 +124,10 @@ def _cast_range() -> bool:
     return finite(tf.cast(run("cast_range", x=wide)["x"], tf.float16)) and not finite(tf.cast(wide, tf.float16))
 
 
+def _weight_range() -> bool:
+    return float(run("weight_range")["optimizer"].clipnorm) == 1.0
+
+
 def _dot_product() -> bool:
     import tensorflow as tf
 
@@ -202,7 +206,8 @@ def _ask_support_host() -> bool:
 
 RUNS: Dict[str, Callable[[], bool]] = {
     "masked_row": _masked_row, "mask_constant": _mask_constant, "log_or_reciprocal": _log, "exponent": _exponent, "power": _power, "cast_range": _cast_range,
-    "dot_product": _dot_product, "sum_range": _sum_range, "product_range": _product_range, "mean_range": _mean_range, "reduction_inside": _reduction_inside,
+    "weight_range": _weight_range, "dot_product": _dot_product, "sum_range": _sum_range,
+    "product_range": _product_range, "mean_range": _mean_range, "reduction_inside": _reduction_inside,
     "constant_input": _constant_input, "weights_lost": _weights_lost, "optimizer_float16": _optimizer_float16, "keep_float32.host": _keep_float32_host,
     "ask_support.host": _ask_support_host,
 }  # fmt: skip

@@ -51,6 +51,18 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
         "转换回 float16 时，结果必须在其表示范围内。（此处无法生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。）",
     ),
+    "advice.weight_range.title": ("A weight has grown out of range", "权重已超出表示范围"),
+    "advice.weight_range.when": (
+        "On a CPU or GPU: the Cast of a weight to float16 overflows.",
+        "在 CPU 或 GPU 上：权重转换为 float16 的 Cast 溢出。",
+    ),
+    "advice.weight_range": (
+        "{name} holds {value}, which float16 can't (65504 is its maximum), and no weight should be as large: training diverges. Go back to a checkpoint from before it grew, lower the "
+        "learning rate, clip the gradients, add weight decay, and look at what assigns the weight.\n"
+        "    optimizer = tf.keras.optimizers.Adam(1e-4, clipnorm=1.0)",
+        "{name} 中含有 {value}，超出 float16 的最大值 65504；权重不应达到这样的数量级：训练正在发散。请回退到其增大之前的检查点，降低学习率、裁剪梯度、加入权重衰减，并检查还有什么会给该权重赋值。\n"
+        "    optimizer = tf.keras.optimizers.Adam(1e-4, clipnorm=1.0)",
+    ),
     "advice.cast_range.title": ("The value does not fit the narrower type", "数值超出低精度类型的表示范围"),
     "advice.cast_range.when": (
         "A Cast or TransData to float16 overflows, or bit 0x100 of the status is set (Atlas training products).",
