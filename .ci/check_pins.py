@@ -13,7 +13,6 @@ from typing import List, Set
 
 PINS = ("tensorflow==2.6.5", "keras==2.6.0", "numpy==1.19.5", "protobuf==3.19.6", "six==1.15.0")
 TYPING_EXTENSIONS = ("3.7.4.3", "3.10.0.2")
-OURS = ("npu-overflow", "rich", "jinja2", "jsonschema")
 
 
 def pip(folder: Path, *arguments: str) -> str:
@@ -31,6 +30,11 @@ def installed(folder: Path) -> Set[str]:
     return {line for line in pip(folder, "list", "--format", "freeze").split() if "==" in line}
 
 
+def names(folder: Path) -> Set[str]:
+    """Names of everything installed."""
+    return {line.split("==")[0] for line in installed(folder)}
+
+
 def changed(folder: Path, requirement: str) -> List[str]:
     """Packages that installing ``requirement`` removed or replaced; pip check must be clean before and after."""
     pip(folder, "check")
@@ -45,13 +49,14 @@ def main(wheel: str, folder: Path) -> int:
     wrong = 0
     for version in TYPING_EXTENSIONS:
         pip(folder, "install", *PINS, "typing-extensions==" + version)
+        before = names(folder)
         for requirement in (wheel, wheel + "[test]"):
             lost = changed(folder, requirement)
             wrong += len(lost)
             extra = requirement[len(wheel) :] or "[]"
             said = "changed " + ", ".join(lost) if lost else "nothing changed, pip check is clean"
             print("Python %d.%d, typing-extensions %s, %s: %s" % (*sys.version_info[:2], version, extra, said))
-        pip(folder, "uninstall", "-y", *OURS, "pytest", "pytest-xdist", "hypothesis", "exceptiongroup")
+        pip(folder, "uninstall", "-y", *sorted(names(folder) - before))
     return int(wrong > 0)
 
 

@@ -60,9 +60,16 @@ def next_command_of(report: Report) -> Optional[str]:
     if first is None or first.dump_file is None:
         return None
     # files are relative to the path, or to its folder where one file was analyzed
-    folder = os.path.dirname(report.path) if os.path.isfile(report.path) else report.path
+    folder = os.path.dirname(report.path) if _is_file(report.path) else report.path
     path = quoted(os.path.join(folder, first.dump_file))
     return None if path is None else "npu-overflow show " + path
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return os.path.isfile(path)
+    except ValueError:  # Python 3.7 on a path of a saved report that no file system has
+        return False
 
 
 def quoted(path: str) -> Optional[str]:

@@ -240,3 +240,9 @@ if __name__ == "__main__":
             for sample_width in (80, 120):
                 target = SCREENS / ("%s_%s_%d.txt" % (sample_name, sample_language, sample_width))
                 target.write_text(screen(sample, sample_width, sample_language, saved=SAVED), encoding="utf-8")
+
+
+@pytest.mark.parametrize("path", ["\0", "\ud800", "a\0b/report"])
+def test_paths_that_no_file_system_has(path: str) -> None:
+    report = Report(path=path, version="1", first_index=0, operators=(Operator(op_type="Mul", op_name="a", core="AIV", dump_file="x"),))
+    assert next_command_of(report) is None
