@@ -54,8 +54,18 @@ def _tensorflow_version() -> Optional[Version]:
     return Version(tensorflow.__version__)
 
 
+def _choose_examples() -> None:
+    """What must hold before a change lands must not hang on luck or load: there hypothesis takes the same examples each time, without deadlines."""
+    if os.environ.get("HYPOTHESIS_PROFILE") == "reproducible":
+        from hypothesis import settings
+
+        settings.register_profile("reproducible", derandomize=True, deadline=None)
+        settings.load_profile("reproducible")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    _choose_examples()
     folder = _package_folder()
     if folder is None:
         return
