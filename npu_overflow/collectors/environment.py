@@ -22,12 +22,23 @@ def check(model: Any) -> None:
 
     if not tf.executing_eagerly():
         raise CannotCollect("host.graph_mode")
-    strategy = getattr(model, "distribute_strategy", None) or (tf.distribute.get_strategy() if tf.distribute.has_strategy() else None)
+    strategy = _strategy(model)
     name = type(strategy).__name__ if strategy is not None else ""
     if "ParameterServer" in name or "TPU" in name:
         raise CannotCollect("host.strategy", strategy=name)
     if "MultiWorker" in name or "CollectiveAllReduce" in name:
         raise CannotCollect("host.workers", strategy=name)
+
+
+def replicas(model: Any) -> int:
+    """How many replicas a step has: 1 without a distribution strategy."""
+    return int(getattr(_strategy(model), "num_replicas_in_sync", 1))
+
+
+def _strategy(model: Any) -> Any:
+    import tensorflow as tf
+
+    return getattr(model, "distribute_strategy", None) or (tf.distribute.get_strategy() if tf.distribute.has_strategy() else None)
 
 
 def _keras_backend(model: Any) -> Any:

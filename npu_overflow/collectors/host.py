@@ -318,10 +318,11 @@ class HostCollector(Collector):
             return
         assert self._training is not None
         since = self._training.bad_since if self._training.bad_since is not None else step
-        # The step that did it can lie before the first sign: under MirroredStrategy Keras 3 asks only the first replica.
+        # Under MirroredStrategy Keras 3 asks only the first replica: it skips no step of another's, and the first sign comes later.
         wanted = [number for number in (since - 1, since) if number >= 0]
         name = blamed.source[0] if blamed.source else "?"
-        if any(reader.guarded for reader in self._training.readers):
+        replicas = environment.replicas(self._training.model)
+        if any(reader.guarded and (replicas == 1 or reader.family != "keras_3") for reader in self._training.readers):
             self._told.append(("host.weights_lost.guarded", {"step": since, "name": name}))
         else:
             self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": name}))
