@@ -74,7 +74,10 @@ def test_a_disk_that_refuses_the_manifest(keras: Any, capsys: Any, monkeypatch: 
     monkeypatch.setattr(Manifest, "write", refuse)
     watch = fit(keras, npu_overflow.OverflowWatch(), hot=range(30, 60))
     said = [line for line in lines(capsys) if "can't be written" in line]
-    assert len(said) == 1 and said[0].endswith("can't be written ([Errno 28] No space left on device); reports are printed only.")
+    assert len(said) == 1 and said[0].endswith(
+        "/precision_data/overflow/dump can't be written: the disk is full. Make room on that disk, or give a path on another one. "
+        "Nothing half written was left. Until then reports are printed only."
+    )
     assert watch.reports and watch.state != "off"
 
 
