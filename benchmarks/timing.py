@@ -38,6 +38,7 @@ def _once(command: Sequence[str]) -> Cost:
     import time
 
     environment = dict(os.environ, PYTHONPATH=ROOT)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package is compiled
     sys.stdout.flush()
     start = time.perf_counter()
     child = os.fork()

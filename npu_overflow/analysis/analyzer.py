@@ -30,7 +30,7 @@ __all__ = ["MODES", "analyze"]
 MODES = ("saturation", "inf_nan")
 
 #: up to here all records are read, whatever is asked for: it takes no time
-_FEW_RECORDS = 2000
+_FEW_RECORDS = 500
 #: times that operators are left out because they grow, and others are opened in their place
 _MOST_TURNS = 4
 

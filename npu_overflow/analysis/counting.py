@@ -69,7 +69,8 @@ class CodeCounter:
     def __init__(self, table: Any, largest: Optional[float]) -> None:
         self._table = table
         self._max = largest
-        self._counts = np.zeros(len(table), np.int64)
+        self._all: Any = None  # counts of all patterns, from the first larger piece on
+        self._few: Any = None  # (patterns, counts) of one small piece: most tensors of a tree of many operators are no more
         self._buffer = np.empty(0, np.intp)
         self._bad: Any = None
 
@@ -77,27 +78,57 @@ class CodeCounter:
         """Count ``codes``: flat unsigned integers, at most ``CODES_CHUNK``."""
         if len(codes) < _FEW and len(self._table) > _FEW:
             seen, counts = np.unique(codes, return_counts=True)
-            self._counts[seen] += counts
+            if self._all is None and self._few is None:
+                self._few = seen, counts
+            else:
+                self._whole()[seen] += counts
             return
         if len(self._buffer) < len(codes):
             self._buffer = np.empty(len(codes), np.intp)
         wide = self._buffer[: len(codes)]
         np.copyto(wide, codes)
-        self._counts += np.bincount(wide, minlength=len(self._table))
+        counts = self._whole()
+        counts += np.bincount(wide, minlength=len(self._table))
+
+    def _whole(self) -> Any:
+        """The counts of all patterns."""
+        if self._all is None:
+            self._all = np.zeros(len(self._table), np.int64)
+            if self._few is not None:
+                seen, counts = self._few
+                self._all[seen] += counts
+                self._few = None
+        return self._all
+
+    def _seen(self) -> Any:
+        """The patterns that were met, and how often."""
+        if self._few is not None:
+            return self._few
+        if self._all is None:
+            return np.empty(0, np.intp), np.empty(0, np.int64)
+        seen = np.flatnonzero(self._all)
+        return seen, self._all[seen]
 
     def overflows(self, saturation: bool) -> int:
         """Overflow values that were counted so far: Inf, NaN and in saturation mode ±MAX."""
+        if self._all is None:
+            seen, counts = self._seen()
+            return int(counts[self._overflow(self._table[seen], saturation)].sum())
         if self._bad is None:
-            bad = ~np.isfinite(self._table)
-            if saturation and self._max is not None:
-                bad |= np.abs(self._table) == self._max
-            self._bad = np.flatnonzero(bad)
-        return int(self._counts[self._bad].sum())
+            self._bad = np.flatnonzero(self._overflow(self._table, saturation))
+        return int(self._all[self._bad].sum())
+
+    def _overflow(self, values: Any, saturation: bool) -> Any:
+        bad = ~np.isfinite(values)
+        if saturation and self._max is not None:
+            bad |= np.abs(values) == self._max
+        return bad
 
     def numbers(self) -> Numbers:
         """What was counted so far."""
-        seen = np.flatnonzero(self._counts)
-        counts, values = self._counts[seen], self._table[seen]
+        seen, counts = self._seen()
+        values = self._table[seen]
+        elements = int(counts.sum())
         missing = np.isnan(values)
         nan = int(counts[missing].sum())
         counts, values = counts[~missing], values[~missing]
@@ -105,7 +136,7 @@ class CodeCounter:
         good, weights = values[finite], counts[finite]
         magnitudes = np.abs(good)
         return Numbers(
-            elements=int(self._counts.sum()),
+            elements=elements,
             nan=nan,
             pos_inf=int(counts[values == np.inf].sum()),
             neg_inf=int(counts[values == -np.inf].sum()),

@@ -124,3 +124,17 @@ def test_nothing_counted() -> None:
     assert kind is not None
     for counter in (CodeCounter(kind.table, 65504.0), FloatCounter(32), FloatCounter(64), IntegerCounter()):
         assert counter.numbers() == Numbers()
+
+
+@given(st.lists(st.integers(0, 5), max_size=4))
+def test_small_pieces_count_as_one_large_piece(sizes: Any) -> None:
+    kind = kind_of("float16")
+    assert kind is not None
+    pieces = [np.arange(1000 * size, dtype=np.uint16) * np.uint16(13) for size in sizes]
+    apart, together = kind.counter(), kind.counter()
+    for piece in pieces:
+        apart.add(piece)
+    together.add(np.concatenate([np.empty(0, np.uint16), *pieces]))
+    for saturation in (False, True):
+        assert apart.overflows(saturation) == together.overflows(saturation)
+    assert apart.numbers() == together.numbers()
