@@ -2,10 +2,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any, List
 
 import pytest
 from dump_trees import CLEAN, INF, Step, host_of
+from interrupting import interrupted_at
 
 from npu_overflow.analysis import analyzer, selection
 from npu_overflow.analysis.analyzer import analyze
@@ -20,19 +21,6 @@ def tree(tmp_path: Path) -> str:
         for task in (1, 2, 3):
             step.operator("Mul", "model/mul_%d_%d" % (data_index, task), task, 1000 * data_index + 100 * task, [CLEAN], [INF])
     return str(tmp_path)
-
-
-def interrupted_at(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, but its call number ``count`` is where the user presses Ctrl-C."""
-    calls: List[int] = []
-
-    def wrapped(*given: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == count:
-            raise KeyboardInterrupt
-        return function(*given, **named)
-
-    return wrapped
 
 
 def codes(report: Any) -> List[Any]:

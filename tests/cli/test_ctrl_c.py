@@ -5,10 +5,11 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any, List
 
 import pytest
 from cli_helpers import DUMP, make_tree
+from interrupting import interrupted_at
 
 from npu_overflow.analysis import analyzer, statistics
 from npu_overflow.cli import main, merge
@@ -16,18 +17,6 @@ from npu_overflow.dump import scan
 from npu_overflow.report.model import Report
 
 STATUS = 128 + signal.SIGINT
-
-
-def interrupted_at(count: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    calls: List[int] = []
-
-    def wrapped(*given: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == count:
-            raise KeyboardInterrupt
-        return function(*given, **named)
-
-    return wrapped
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
