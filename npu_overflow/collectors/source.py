@@ -18,8 +18,8 @@ _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input-")
 
 @functools.lru_cache(maxsize=1)  # some 2 ms, and asked for in every replay
 def package_roots() -> Tuple[str, ...]:
-    """Folders of code that is not the user's: the standard library, installed packages, this package."""
-    paths = {sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    """Folders of code that is not the user's: the standard library, installed packages and the commands that came with them, this package."""
+    paths = {sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")}
     paths |= {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}
     for name in ("tensorflow", "keras", "tf_keras", "npu_device", "optree", "numpy"):
         file = getattr(sys.modules.get(name), "__file__", None)

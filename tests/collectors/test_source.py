@@ -57,3 +57,8 @@ def test_frames_below_the_boundary_are_the_training_call() -> None:
     assert found is not None and os.path.basename(found[0]) == "test_source.py" and found[2] == "fit"
     inside = _step(source.SourceLines(boundary.__code__))
     assert inside[2] == "call" and inside[1] == _step.__code__.co_firstlineno + 1
+
+
+def test_a_command_of_an_installed_package_is_not_the_users() -> None:
+    command = os.path.join(sysconfig.get_paths()["scripts"], "npu-overflow")
+    assert not source.is_user_file(command, source.package_roots())
