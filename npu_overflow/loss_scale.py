@@ -21,6 +21,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
+from npu_overflow import living
+
 __all__ = ["Reader", "Reading", "find_in_model", "find_optimizers", "npu_mode", "reader_for", "watch_new_optimizers"]
 
 #: attributes under which optimizers keep the one they wrap, likeliest first
@@ -257,16 +259,8 @@ def find_in_model(model: Any) -> List[Any]:
 def find_optimizers() -> List[Any]:
     """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
-    kinds: Dict[type, bool] = {}
-    found: List[Any] = []
-    for item in gc.get_objects():
-        kind = type(item)  # not item.__class__: proxies would answer with another
-        known = kinds.get(kind)
-        if known is None:
-            known = kinds[kind] = _is_scaling_class(kind)
-        if known and _is_scaling(item):
-            found.append(item)
-    return found
+    roots = [kind for kind in living.derived([object]) if "LossScaleOptimizer" in kind.__name__]
+    return [item for item in living.instances(living.derived(roots)) if _is_scaling(item)]
 
 
 def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:

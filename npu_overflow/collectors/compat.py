@@ -11,6 +11,8 @@ import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from npu_overflow import living
+
 __all__ = ["Internals", "Probe", "internals", "iter_optimizer_classes", "probe"]
 
 
@@ -279,18 +281,7 @@ def keras_seed_sources() -> List[Any]:
 
 def living_variables() -> List[Any]:
     """All variables of this process, TensorFlow's first, then Keras 3's (whose paths are the better names). Takes some 50 ms."""
-    import gc
-
     import tensorflow as tf
 
-    keras = sys.modules.get("keras")
-    keras_variable = getattr(keras, "Variable", None) if keras is not None else None
-    found: List[Any] = []
-    of_keras: List[Any] = []
-    for item in gc.get_objects():
-        kind = type(item)  # not isinstance: proxies would run code of their own
-        if issubclass(kind, tf.Variable):
-            found.append(item)
-        elif isinstance(keras_variable, type) and issubclass(kind, keras_variable):
-            of_keras.append(item)
-    return found + of_keras
+    kinds = [tf.Variable, getattr(sys.modules.get("keras"), "Variable", None)]
+    return [item for kind in kinds if isinstance(kind, type) for item in living.instances(living.derived([kind]))]
