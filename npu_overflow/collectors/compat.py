@@ -51,6 +51,7 @@ _WANTED = (
     _Wanted("name_scope", ("tensorflow.python.framework.ops:get_name_scope",), False, "compat.no_names"),
     _Wanted("open_scope", ("tensorflow.python.framework.ops:name_scope",), False, "compat.no_scopes"),
     _Wanted("scope_class", ("tensorflow.python.framework.ops:name_scope_v2",), False, "compat.no_scopes"),
+    _Wanted("match_arguments", ("tensorflow.python.eager.execute:args_to_matching_eager",), False, "compat.no_scopes"),
     _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
     _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
     _Wanted("tape_records", ("tensorflow.python.eager.execute:must_record_gradient",), False, "compat.no_phase"),
@@ -227,11 +228,15 @@ def loop_places() -> Tuple[Any, ...]:
     return tuple(module for module in modules if callable(vars(module).get("while_loop")))
 
 
-def is_keras(frame: Any) -> bool:
-    """Whether a frame runs code of Keras: the scopes that it opens are its layers'. An ExitStack in between does not count."""
+def opens_layer_scope(frame: Any) -> bool:
+    """Whether the scope that a frame opens is that of a layer of Keras: of ``Layer.__call__`` in Keras 2, of any in Keras 3, which has one
+    class for all of its scopes. An ExitStack in between does not count.
+    """
     while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__", "")).split(".")[0] in ("keras", "tf_keras")
+    package, _, module = str(frame.f_globals.get("__name__", "")).partition(".")
+    opener = frame.f_code.co_name
+    return package in ("keras", "tf_keras") and (opener == "__enter__" or (opener == "__call__" and module.endswith("base_layer")))
 
 
 def steps_per_execution(model: Any) -> int:

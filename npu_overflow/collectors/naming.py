@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from npu_overflow.collectors import compat
 
-__all__ = ["GraphNames", "install_loops", "install_plain_layers", "install_scopes"]
+__all__ = ["GraphNames", "install_arguments", "install_loops", "install_plain_layers", "install_scopes"]
 
 
 class GraphNames:
@@ -21,12 +21,14 @@ class GraphNames:
         self.call = 0
         self.iteration = 0  # of the innermost loop, counted from 1; 0 outside loops
         self._used: Dict[str, int] = {}
+        self._reserved: Dict[Tuple[str, str], str] = {}  # (scope, name) -> full name of an operator that still converts its arguments
         self._backward: Dict[int, GraphNames] = {}
 
     def restart(self, call: int) -> None:
         """Another graph begins."""
         self.call, self.iteration = call, 0
         self._used.clear()
+        self._reserved.clear()
         self._backward.clear()
 
     def of_operator(self, op_type: str, name: Any, scope: str) -> str:
@@ -35,7 +37,14 @@ class GraphNames:
             name = name.decode()
         if name and name.endswith("/"):  # a name scope was opened for this operator: its name is unique already
             return str(name[:-1])
-        return self.unique(scope, name or op_type)
+        return self._reserved.pop((scope, name or op_type), None) or self.unique(scope, name or op_type)
+
+    def reserve(self, op_type: str, name: Any, scope: str) -> str:
+        """The full name that ``of_operator`` will give next for the same arguments."""
+        key = (scope, name or op_type)
+        if key not in self._reserved:
+            self._reserved[key] = self.of_operator(op_type, name, scope)
+        return self._reserved[key]
 
     def unique(self, scope: str, name: str) -> str:
         """A name for an operator or a scope that none has yet, by the rule of TensorFlow's graphs: case does not count."""
@@ -93,7 +102,7 @@ def install_scopes(names: Callable[[], Any], scope_now: Callable[[], str]) -> Li
     def enter(scope: Any) -> Any:
         name, given = scope._name, names()
         # layers are entered again and again under their own names; a trailing slash makes a name absolute
-        if given is None or not name or name.endswith("/") or not context().executing_eagerly() or compat.is_keras(sys._getframe(1)):
+        if given is None or not name or name.endswith("/") or not context().executing_eagerly() or compat.opens_layer_scope(sys._getframe(1)):
             return real_enter(scope)
         scope._name = given.unique(scope_now(), name) + "/"
         try:
@@ -102,6 +111,28 @@ def install_scopes(names: Callable[[], Any], scope_now: Callable[[], str]) -> Li
             scope._name = name
 
     return [internals.replace("open_scope", open_scope), compat.patch(kind, "__enter__", enter)]
+
+
+def install_arguments(names: Callable[[], Any], scope_now: Callable[[], str]) -> List[Callable[[], None]]:
+    """Let an operator read and cast the variables among its arguments in a scope of its own name, as an operator of a graph does.
+
+    Args and result as for ``install_scopes``.
+    """
+    internals = compat.internals()
+    if not (internals.has("match_arguments") and internals.has("scope_class")):
+        return []
+    real, kind = internals.get("match_arguments"), internals.get("scope_class")
+
+    def match_arguments(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        given = names()
+        frame = sys._getframe(1)  # of the generated function of an operator, which holds the operator's type as its only bytes
+        op_type = next((constant.decode() for constant in frame.f_code.co_consts if isinstance(constant, bytes)), None)
+        if given is None or op_type is None or not any(hasattr(item, "assign") for item in inputs):
+            return real(inputs, *args, **kwargs)
+        with kind(given.reserve(op_type, frame.f_locals.get("name"), scope_now()) + "/"):
+            return real(inputs, *args, **kwargs)
+
+    return [internals.replace("match_arguments", match_arguments)]
 
 
 def install_plain_layers(mine: Callable[[], bool]) -> List[Callable[[], None]]:
@@ -119,7 +150,7 @@ def install_plain_layers(mine: Callable[[], bool]) -> List[Callable[[], None]]:
 
     def enter(scope: Any) -> Any:
         name = scope._name
-        if not name or name.endswith("/") or not mine() or not compat.is_keras(sys._getframe(1)):
+        if not name or name.endswith("/") or not mine() or not compat.opens_layer_scope(sys._getframe(1)):
             return real_enter(scope)
         around = scope_now()
         scope._name = (around + "/" if around else "") + name + "/"
