@@ -78,7 +78,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], kernel))
 
 
-@fault("weight_too_large_for_float16", numerics="a graph of TensorFlow 2.6 casts arguments in the scope of the operator (MatMul/Cast), eager execution before")
+@fault("weight_too_large_for_float16")
 def _(s: Setting) -> Fault:
     """A weight of 70 000 is finite; the cast to float16 is what overflows, an operator like any other."""
     n, m = s.size(4), s.size(5)
@@ -228,9 +228,7 @@ def _variable(s: Setting, layer: str, weight: str) -> str:
 
 
 def _weight_cast(s: Setting, reader: str) -> str:
-    """The cast by which a Dense layer of mixed precision reads a weight, named after the operator that wants it, where it knows."""
-    if reader == "MatMul" and s.version < (2, 7):
-        return s.path("net/hot/Cast")
+    """The cast by which a Dense layer of mixed precision reads a weight, named after the operator that wants it (Keras 3 casts the kernel before)."""
     return s.path("net/hot/Cast/Cast" if reader == "MatMul" and s.keras3 else "net/hot/%s/Cast" % reader)
 
 
