@@ -1,8 +1,9 @@
 """Random generators of Python and numpy that a step can draw from: a replay runs the step's Python again, so it begins where they stood, and
 they are put back afterwards.
 
-Found are the global ones and those that the step's own code reaches: attributes of the model and its layers, closures, defaults, and globals
-that the functions name. The search is bounded and looks into no installed package, but for the seeds that Keras keeps in its layers.
+Found are those that the step's own code reaches: attributes of the model and its layers, closures, defaults, and globals that the functions
+name. The search is bounded and looks into no installed package, but for the seeds that Keras keeps in its layers. Of those that the whole
+process shares, the replay draws from copies.
 """
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from npu_overflow.collectors import compat
+from npu_overflow.collectors.own_draws import own_draws, shared_states
 from npu_overflow.collectors.source import is_user_file, package_roots
 
 __all__ = ["Generators", "PythonState"]
@@ -28,10 +30,6 @@ class Generators:
     def __init__(self) -> None:
         self._known: Dict[int, Tuple[Any, _Access]] = {}
         self._searched: Dict[int, Any] = {}  # held so that their ids stay theirs
-        import numpy as np
-
-        self._known[id(random)] = (random, _Access(random.getstate, random.setstate))
-        self._known[id(np.random)] = (np.random, _Access(np.random.get_state, np.random.set_state))
         self._walk(compat.keras_seed_sources())
 
     def search(self, owner: Any, *roots: Any) -> None:
@@ -71,6 +69,7 @@ class PythonState:
     def __init__(self, generators: Generators) -> None:
         self._generators = generators
         self._states: Dict[int, Tuple[_Access, Any]] = {}
+        self._shared = shared_states()
         self.add_new()
 
     def add_new(self) -> None:
@@ -84,11 +83,12 @@ class PythonState:
     def in_place(self) -> Iterator[None]:
         """The generators stand as they did at that moment; afterwards as they do now."""
         now = PythonState(self._generators)
-        try:
-            self._write()
-            yield
-        finally:
-            now._write()
+        with own_draws(self._shared):
+            try:
+                self._write()
+                yield
+            finally:
+                now._write()
 
     def _write(self) -> None:
         for access, state in self._states.values():
@@ -133,7 +133,9 @@ def _parts(item: Any) -> Iterable[Any]:
         return _behind_function(item)
     if isinstance(item, type):
         return _methods(item)
-    if isinstance(item, (types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.FrameType)) or _is_data(item):
+    if isinstance(item, types.BuiltinFunctionType):  # a generator's method that a module has taken by its name
+        return (item.__self__,) if _is_generator(item.__self__) else ()
+    if isinstance(item, (types.ModuleType, types.CodeType, types.FrameType)) or _is_data(item):
         return ()
     return [*_attributes(item).values(), type(item)]
 

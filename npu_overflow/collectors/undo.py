@@ -5,10 +5,10 @@ undone (drawing from a pipeline, a collective with other workers, a table) is re
 """
 from __future__ import annotations
 
-import random
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors import compat
+from npu_overflow.collectors.own_draws import OwnSeeds
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.errors import CannotCollect
 
@@ -52,7 +52,7 @@ class UndoLog:
         self._eager_random = internals.random_state()
         # The replay draws its seeds elsewhere: the kernels of eager random operators keep a state per seed, so drawing the
         # training's next seeds here would move them on.
-        internals.set_random_state(random.Random(0x5EED))
+        internals.set_random_state(OwnSeeds(0x5EED, self._eager_random))
         return self
 
     def __exit__(self, *exc: object) -> None:

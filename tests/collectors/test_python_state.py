@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import threading
 from typing import Any, Dict, List, Optional
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import training
 
 import npu_overflow
+from npu_overflow.collectors.own_draws import OwnSeeds
 from npu_overflow.collectors.python_state import Generators, PythonState
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
@@ -135,6 +137,73 @@ def test_a_generator_without_a_state_is_left_alone() -> None:
         np.random.rand()
     np.random.seed(1)
     assert np.random.rand() == first
+
+
+def on_a_thread(work: Any) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_other_threads_draw_from_the_shared_generators_as_always() -> None:
+    """They make batches meanwhile: no draw comes twice, and none is left out."""
+
+    def draw() -> List[float]:
+        return [random.random(), random.uniform(0, 9), random.choice(range(10**6)), np.random.rand(), np.random.sample(), np.random.randint(10**6)]
+
+    def seeded() -> None:
+        random.seed(4)
+        np.random.seed(4)
+
+    seeded()
+    whole = [draw() for _ in range(6)]
+    seeded()
+    drawn: List[List[float]] = []
+    state = PythonState(Generators())
+    on_a_thread(lambda: drawn.append(draw()))
+    with state.in_place():
+        assert draw() == whole[0]  # as when the step began
+        on_a_thread(lambda: drawn.append(draw()))
+        assert draw() == whole[1]
+        with state.in_place():
+            assert draw() == whole[0]
+            on_a_thread(lambda: drawn.append(draw()))
+        assert draw() == whole[2]
+        on_a_thread(lambda: drawn.append(draw()))
+    assert drawn == whole[:4]
+    assert draw() == whole[4]
+    assert random.random.__self__ is random._inst and not hasattr(np.random.rand, "__wrapped__")  # type: ignore[attr-defined]
+
+
+def test_a_shared_generator_is_found_behind_a_name_of_its_method() -> None:
+    taken, numpys = random.random, np.random.rand
+
+    def draws() -> Any:
+        return taken() + numpys()
+
+    found = Generators()
+    found.search(draws, draws)
+    assert {type(item) for item, _ in found.all()} >= {random.Random, np.random.RandomState}
+    random.seed(5)
+    np.random.seed(5)
+    state = PythonState(found)
+    first = draws()
+    with state.in_place():
+        assert draws() == first
+    second = draws()
+    random.seed(5)
+    np.random.seed(5)
+    assert [draws(), draws()] == [first, second]
+
+
+def test_other_threads_draw_seeds_of_operators_as_always() -> None:
+    before = random.Random(9)
+    whole = [random.Random(9).randint(0, 10**6)]
+    own, drawn = OwnSeeds(3, before), []  # type: ignore[var-annotated]
+    first = own.randint(0, 10**6)
+    on_a_thread(lambda: drawn.append(own.randint(0, 10**6)))
+    assert drawn == whole and first == random.Random(3).randint(0, 10**6)
+    assert OwnSeeds(3, None).randint(0, 10**6) == first
 
 
 def loop(watched: bool) -> Any:

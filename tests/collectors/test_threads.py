@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
-from typing import Any, Callable, List, Optional, Set
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 import numpy as np
 import pytest
@@ -214,6 +215,34 @@ def second_function(keras: Any) -> Callable[[Beside], None]:
         beside.results.add((compiled.numpy().tobytes(), eager.numpy().tobytes()))
 
     return work
+
+
+class Draws:
+    """Draws from the generators that the process shares, as the functions of a pipeline do."""
+
+    def __init__(self) -> None:
+        self.drawn: List[Tuple[float, float]] = []
+        random.seed(31)
+        np.random.seed(31)
+
+    def __call__(self, beside: Beside) -> None:
+        self.drawn.append((random.random(), np.random.rand()))
+
+    def as_seeded(self) -> List[Tuple[float, float]]:
+        one, other = random.Random(31), np.random.RandomState(31)
+        return [(one.random(), other.rand()) for _ in self.drawn]
+
+
+def test_draws_on_another_thread_are_neither_repeated_nor_left_out() -> None:
+    keras = training.set_up()
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    x, y = training.data(STEPS, HOT)
+    watch, draws = npu_overflow.OverflowWatch(verbose=0), Draws()
+    with Running(Beside(), draws):
+        model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch])
+    assert watch.reports and len(draws.drawn) > 100
+    assert draws.drawn == draws.as_seeded()
 
 
 @pytest.mark.parametrize("kind", [operators, evaluate, predict, second_function], ids=lambda kind: kind.__name__)
