@@ -1,39 +1,41 @@
-"""Random generators of Python and numpy that a step can draw from: a replay runs the step's Python again, so it begins where they stood, and
-they are put back afterwards.
+"""What a step's Python code draws from and counts on: a replay runs that code again, so random generators and plain values begin where they stood
+when the step began, and are put back afterwards.
 
-Found are those that the step's own code reaches: attributes of the model and its layers, closures, defaults, and globals that the functions
-name. The search is bounded and looks into no installed package, but for the seeds that Keras keeps in its layers. Of those that the whole
-process shares, the replay draws from copies.
+Found is what the step's own code reaches: attributes of the model and its layers, closures, defaults, and globals that the functions name. The
+search is bounded and looks into no installed package, but for the seeds that Keras keeps in its layers. Of the generators that the whole process
+shares, the replay draws from copies.
 """
 from __future__ import annotations
 
 import contextlib
 import functools
 import random
+import sys
 import types
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.own_draws import own_draws, shared_states
+from npu_overflow.collectors.plain_values import PLAIN, PlainValues, Values
 from npu_overflow.collectors.source import is_user_file, package_roots
 
 __all__ = ["Generators", "PythonState"]
 
 MAX_OBJECTS, MAX_DEPTH = 20_000, 12
-_PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 class Generators:
-    """Random generators that a step's Python code can draw from, each found once."""
+    """Random generators that a step's Python code can draw from, and where it keeps plain values; each found once."""
 
     def __init__(self) -> None:
+        self.plain = PlainValues()
         self._known: Dict[int, Tuple[Any, _Access]] = {}
         self._searched: Dict[int, Any] = {}  # held so that their ids stay theirs
         self._walk(compat.keras_seed_sources())
 
     def search(self, owner: Any, *roots: Any) -> None:
-        """Look for generators behind these objects, once for each owner (a model, a tf.function)."""
+        """Look behind these objects, once for each owner (a model, a tf.function)."""
         if id(owner) not in self._searched:
             self._searched[id(owner)] = owner
             self._walk(roots)
@@ -47,12 +49,17 @@ class Generators:
         seen: Dict[int, Any] = {}
         while waiting and len(seen) < MAX_OBJECTS:
             item, depth = waiting.popleft()
-            if isinstance(item, _PLAIN) or id(item) in seen:
+            if isinstance(item, PLAIN) or id(item) in seen:
                 continue
             seen[id(item)] = item
             if _is_generator(item):
                 self._known.setdefault(id(item), (item, _access(item)))
-            elif depth < MAX_DEPTH:
+                continue
+            if isinstance(item, types.FunctionType) and _is_users(item.__code__.co_filename):
+                self.plain.add_function(item)
+            elif _is_of_users(type(item)) and _attributes(item):
+                self.plain.add_object(item, _attributes(item))
+            if depth < MAX_DEPTH:
                 waiting.extend((part, depth + 1) for part in _parts(item))
 
 
@@ -64,16 +71,18 @@ class _Access:
 
 
 class PythonState:
-    """States of generators at one moment."""
+    """States of generators, and plain values, at one moment."""
 
     def __init__(self, generators: Generators) -> None:
         self._generators = generators
+        self._plain: Values = {}
         self._states: Dict[int, Tuple[_Access, Any]] = {}
         self._shared = shared_states()
         self.add_new()
 
     def add_new(self) -> None:
         """Read those that were found since."""
+        self._plain = {**self._generators.plain.now(), **self._plain}
         for item, access in self._generators.all():
             if id(item) not in self._states:
                 with contextlib.suppress(Exception):  # a generator that has no state (random.SystemRandom), or none that can be read
@@ -81,9 +90,9 @@ class PythonState:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """The generators stand as they did at that moment; afterwards as they do now."""
+        """All stands as it did at that moment; afterwards as it does now."""
         now = PythonState(self._generators)
-        with own_draws(self._shared):
+        with own_draws(self._shared), self._generators.plain.in_place(self._plain):
             try:
                 self._write()
                 yield
@@ -191,6 +200,12 @@ def _methods(kind: type) -> List[Any]:
         if any(isinstance(value, types.FunctionType) and _is_users(value.__code__.co_filename) for value in functions):
             found += functions
     return found
+
+
+def _is_of_users(kind: type) -> bool:
+    module = sys.modules.get(str(kind.__module__))
+    file = getattr(module, "__file__", None)
+    return kind.__module__ == "__main__" or bool(file and _is_users(file))
 
 
 @functools.lru_cache(maxsize=1024)

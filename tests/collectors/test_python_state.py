@@ -233,3 +233,101 @@ def test_functions_that_run_eagerly_draw_what_they_would_have_drawn(loaded: None
     watched, end_too, watch = loop(True)
     assert training.same(weights, watched) and end == end_too
     assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)
+
+
+counted = 0
+
+
+class Counter:
+    """Counts where a training can: an attribute, a global, a variable around a function, a flag that comes and goes."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        around = 0
+
+        def tick() -> int:
+            nonlocal around
+            around += 1
+            return around
+
+        self.tick = tick
+
+    def count(self) -> List[Any]:
+        global counted
+        counted += 1
+        self.calls += 1
+        self.odd = self.calls % 2 == 1
+        return [counted, self.calls, self.odd, self.tick()]
+
+
+def test_plain_values_begin_as_the_step_did_and_end_as_it_did() -> None:
+    global counted
+    counted = 0
+    counter = Counter()
+    places = Generators()
+    places.search(counter, counter.count)
+    state = PythonState(places)
+    step = counter.count()
+    for _ in range(3):  # runs of a replay
+        with state.in_place():
+            assert counter.count() == step == [1, 1, True, 1]
+            assert counter.count() == [2, 2, False, 2]
+    assert counter.count() == [2, 2, False, 2]
+    assert "__setattr__" not in vars(Counter)
+
+
+def test_what_other_threads_write_meanwhile_stays() -> None:
+    counter = Counter()
+    places = Generators()
+    places.search(counter, counter.count)
+    state = PythonState(places)
+    with contextlib.suppress(KeyError), state.in_place():
+        on_a_thread(lambda: setattr(counter, "stop", True))
+        counter.own, counter.calls = "of the replay", 7  # type: ignore[attr-defined]
+        raise KeyError
+    assert counter.stop is True and counter.calls == 0 and not hasattr(counter, "own")  # type: ignore[attr-defined]
+
+
+def test_what_is_no_plain_value_is_left_alone() -> None:
+    counter = Counter()
+    counter.odd = np.ones(2)
+    places = Generators()
+    places.search(counter, counter)
+    state = PythonState(places)
+    with state.in_place():
+        counter.odd, counter.calls = 3, np.zeros(2)
+    assert counter.odd == 3 and isinstance(counter.calls, np.ndarray)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "compiled"])
+def test_a_step_that_counts_in_python_counts_on(eager: bool, loaded: None) -> None:
+    """Every fourth step is one of accumulated gradients: counted once too often, it would be another."""
+    import tensorflow as tf
+
+    def train(watch: Optional[Any]) -> Any:
+        keras = training.set_up()
+
+        class Counting(keras.Model):  # type: ignore[misc, name-defined]
+            def train_step(self, data: Any) -> Any:
+                x, y = data
+                self.count += 1
+                if tf.executing_eagerly() and self.count % 4:
+                    x = x * 0.5
+                return super().train_step((x, y))
+
+        inputs = keras.Input((training.FEATURES,))
+        h = keras.layers.Dense(6, name="hot")(keras.layers.Dense(8, activation="relu", name="first")(inputs))
+        model = Counting(inputs, keras.layers.Dense(1, dtype="float32", name="out")(h), name="net")
+        model.count = 0
+        training.compiled(model, keras, run_eagerly=eager)
+        training.weights(model)
+        x, y = training.data(STEPS, list(range(training.HOT_FROM, STEPS)))
+        model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch] if watch else [])
+        return training.state(model), model.count
+
+    plain, count = train(None)
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    watched, count_too = train(watch)
+    assert count == count_too == (STEPS if eager else count)
+    assert training.same(plain, watched)
+    assert watch.reports and watch.reports[0].first is not None and watch.reports[0].first.op_name == "net/hot/MatMul"

@@ -1,0 +1,140 @@
+"""Counters and flags of the step's own Python code: a replay runs that code again, so they begin as they stood when the step began, and are put
+back afterwards.
+
+Kept are numbers, strings and None: attributes of objects of the user's own classes, and variables around functions of the user's that assign
+them (``global``, ``nonlocal``). What is written to attributes is told apart by thread, as others may write to the same objects meanwhile.
+"""
+from __future__ import annotations
+
+import contextlib
+import dis
+import threading
+import types
+from typing import Any, Callable, Dict, Iterator, List, Tuple, cast
+
+__all__ = ["PLAIN", "PlainValues", "Values"]
+
+PLAIN = (str, bytes, int, float, complex, bool, type(None))
+
+#: (id of the dictionary that holds it, name) -> value
+Values = Dict[Tuple[int, str], Any]
+_Written = Dict[Tuple[int, str], Tuple[Dict[str, Any], Any]]
+
+_MISSING = object()
+
+
+class PlainValues:
+    """Where a step's code keeps plain values, each place found once."""
+
+    def __init__(self) -> None:
+        self._attributes: Dict[int, Tuple[Any, Dict[str, Any]]] = {}  # by id of the dictionary: object, its attributes
+        self._around: Dict[Tuple[int, str], Any] = {}  # the variables around functions, in what holds them
+        self._kinds: Dict[int, type] = {}
+
+    def add_object(self, item: Any, attributes: Dict[str, Any]) -> None:
+        """An object of a class of the user's own."""
+        self._attributes[id(attributes)] = (item, attributes)
+        self._kinds[id(type(item))] = type(item)
+
+    def add_function(self, function: types.FunctionType) -> None:
+        """A function of the user's own: the variables around it that it assigns."""
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or ()))
+        for operation, name in _assigned(function.__code__):
+            if operation == "STORE_GLOBAL":
+                self._around[id(function.__globals__), name] = function.__globals__
+            elif name in cells:
+                self._around[id(cells[name]), name] = _Cell(cells[name])
+
+    def now(self) -> Values:
+        """All plain values as they are."""
+        spaces = [(number, space) for number, (_, space) in self._attributes.items()]
+        found = {(number, name): value for number, space in spaces for name, value in list(space.items()) if isinstance(value, PLAIN)}
+        around = {key: space.get(key[1], _MISSING) for key, space in self._around.items()}
+        found.update((key, value) for key, value in around.items() if isinstance(value, PLAIN))
+        return found
+
+    @contextlib.contextmanager
+    def in_place(self, begin: Values) -> Iterator[None]:
+        """What has changed since ``begin`` stands as it did then; afterwards it, and what this thread writes in between, stands as now."""
+        now = self.now()
+        moved = {key: value for key, value in begin.items() if key in now and now[key] is not value and now[key] != value}
+        written: _Written = {}
+        for key, value in moved.items():
+            self._space(key)[key[1]] = value
+        undo = [_noting(kind, written) for kind in self._kinds.values()]
+        try:
+            yield
+        finally:
+            for put_back in undo:
+                put_back()
+            for (_, name), (space, value) in written.items():
+                _restore(space, name, value)
+            for key, space in self._around.items():
+                _restore(space, key[1], now.get(key, _MISSING))
+            for key in moved:
+                self._space(key)[key[1]] = now[key]
+
+    def _space(self, key: Tuple[int, str]) -> Any:
+        return self._around[key] if key in self._around else self._attributes[key[0]][1]
+
+
+class _Cell:
+    """The variable of a closure, to use like a dictionary of one."""
+
+    def __init__(self, cell: Any) -> None:
+        self._cell = cell
+
+    def get(self, name: str, default: Any) -> Any:
+        try:
+            return self._cell.cell_contents
+        except ValueError:  # nothing was assigned yet
+            return default
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._cell.cell_contents = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._cell.cell_contents
+
+
+def _restore(space: Any, name: str, value: Any) -> None:
+    present = space.get(name, _MISSING)
+    if present is value or not isinstance(present, PLAIN):
+        return
+    if value is _MISSING:
+        del space[name]
+    elif isinstance(value, PLAIN):
+        space[name] = value
+
+
+def _noting(kind: type, written: _Written) -> Callable[[], None]:
+    """Note what this thread's code assigns to attributes of objects of a class, before it does; returns what ends it."""
+    real, own, thread = cast(Callable[..., None], kind.__setattr__), vars(kind).get("__setattr__"), threading.get_ident()
+
+    def __setattr__(item: Any, name: str, value: Any) -> None:
+        if threading.get_ident() == thread:
+            space = getattr(item, "__dict__", None)
+            if isinstance(space, dict):
+                written.setdefault((id(space), name), (space, space.get(name, _MISSING)))
+        real(item, name, value)
+
+    kind.__setattr__ = __setattr__  # type: ignore[assignment, method-assign]
+
+    def undo() -> None:
+        if vars(kind).get("__setattr__") is not __setattr__:
+            return
+        if own is not None:
+            kind.__setattr__ = own  # type: ignore[method-assign]
+        else:
+            del kind.__setattr__
+
+    return undo
+
+
+def _assigned(code: types.CodeType, depth: int = 0) -> List[Tuple[str, str]]:
+    found = [(item.opname, str(item.argval)) for item in dis.get_instructions(code) if item.opname in ("STORE_GLOBAL", "STORE_DEREF")]
+    if depth < 4:
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                found += _assigned(constant, depth + 1)
+    return found
