@@ -164,7 +164,7 @@ class _NpuReader(_TfKeras2Reader):
         super().__init__(optimizer)
         self._first_iterations: Optional[int] = None
         self._saturation: Optional[bool] = None
-        self.guarded = self.dynamic or npu_mode() != "inf_nan"
+        self.guarded = self.dynamic or npu_mode() == "saturation"
 
     def read(self) -> Optional[Reading]:
         reading = super().read()
@@ -174,7 +174,7 @@ class _NpuReader(_TfKeras2Reader):
             self._first_iterations = reading.iterations
         if self._saturation is None or reading.iterations == self._first_iterations:
             # the mode is baked into the train function at its first step: from then on the answer of the device says nothing
-            self._saturation = npu_mode() != "inf_nan"
+            self._saturation = npu_mode() == "saturation"
             self.guarded = self.dynamic or self._saturation
         finite = self._finite_variable() if self._saturation else None
         if finite is None:
@@ -231,12 +231,14 @@ def reader_for(optimizer: Any) -> Reader:
 
 
 def npu_mode() -> Optional[str]:
-    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not loaded or has opened no device.
+    """"saturation" or "inf_nan", as the NPU that this process trains on is set; None where it trains on none: npu_device is not loaded, or none of
+    its devices is the default. There its optimizer is the stock one, too.
 
     An adapter that can't be asked is of the time when devices knew saturation only. It is never imported to look.
     """
     npu_device = sys.modules.get("npu_device")
-    if npu_device is None or getattr(getattr(npu_device, "npu_device", None), "_npu_device_instances", True) == {}:
+    default = getattr(getattr(npu_device, "npu_device", None), "global_npu_ctx", None)
+    if npu_device is None or (callable(default) and default() is None):
         return None
     asks = getattr(npu_device, "is_inf_nan_enabled", None)
     if not callable(asks):
