@@ -290,7 +290,8 @@ def test_the_first_adapters_have_no_options_of_the_process(npu_device: Any, monk
 
 def test_without_a_rank_table_the_open_device_tells_the_rank(npu_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # "RANK_SIZE or CM_WORKER_SIZE (not both)": there is no RANK_ID beside the latter
-    for name, value in {"CM_WORKER_SIZE": "16", "CM_CHIEF_IP": "10.0.0.1", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "ASCEND_DEVICE_ID": "3"}.items():
+    chief = {"CM_CHIEF_IP": "10.0.0.1", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "CM_WORKER_IP": "10.0.0.2"}
+    for name, value in {"CM_WORKER_SIZE": "16", "ASCEND_DEVICE_ID": "3", **chief}.items():
         monkeypatch.setenv(name, value)
     npu_device_dump_config(npu_device)
     assert configured_dump_path(npu_device) == str(tmp_path / "precision_data" / "overflow" / "dump" / "rank_3")

@@ -235,5 +235,5 @@ def _how_ranks_meet(say: Callable[..., str]) -> List[Finding]:
     table, chief = "RANK_TABLE_FILE" in os.environ, "CM_CHIEF_IP" in os.environ
     if table == chief:
         return [Finding("RANK_TABLE_FILE", say("table_and_chief" if table else "no_table_no_chief"), WRONG)]
-    missing = [name for name in (("RANK_ID",) if table else ("CM_CHIEF_PORT", "CM_CHIEF_DEVICE")) if not os.environ.get(name)]
+    missing = [name for name in (("RANK_ID",) if table else ("CM_CHIEF_PORT", "CM_CHIEF_DEVICE", "CM_WORKER_IP")) if not os.environ.get(name)]
     return [Finding(name, say("missing_beside", other="RANK_TABLE_FILE" if table else "CM_CHIEF_IP"), WRONG) for name in missing]

@@ -67,7 +67,7 @@ def test_wrong_environment(
         ({"RANK_SIZE": "2", "RANK_TABLE_FILE": "t"}, "RANK_ID: not set; the adapter needs it beside RANK_TABLE_FILE"),
         ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "1.2.3.4", "CM_CHIEF_PORT": "6000"}, "CM_CHIEF_DEVICE: not set; the adapter needs it beside CM_CHIEF_IP"),
         ({"RANK_SIZE": "2", "RANK_ID": "0", "RANK_TABLE_FILE": "t"}, None),
-        ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "1.2.3.4", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0"}, None),
+        ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "1.2.3.4", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "CM_WORKER_IP": "1.2.3.4"}, None),
     ],
 )
 def test_how_the_ranks_of_an_ascend_job_find_each_other(environment: Dict[str, str], part: Optional[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def test_as_default_assigns_what_it_patches(npu_device: Any) -> None:
         calls.append("wrapper")
         return original(self, *args, **kwargs)
 
+    npu_device.open()
     doubled = tf.function(lambda x: x * 2)
     def_function.Function.__call__ = wrapper
     doubled(tf.constant(1.0))
