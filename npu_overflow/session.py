@@ -505,8 +505,8 @@ class Session(Reporting, Restarting, Pausing):
 
     @staticmethod
     def _sees_nothing(reader: loss_scale.Reader) -> bool:
-        """In saturation mode only the NPU's own optimizer asks the device; to every other an overflow looks healthy."""
-        return reader.family != "npu" and loss_scale.npu_mode() == "saturation"
+        """In saturation mode an overflow looks healthy to an optimizer that does not ask the device."""
+        return not reader.asks_device and loss_scale.npu_mode() == "saturation"
 
     def _judge(self, policy: Policy, look: Look) -> None:
         if look.drop is not None:

@@ -386,11 +386,11 @@ def test_no_device_is_the_default_and_the_npus_optimizer_is_the_stock_one(keras:
     contexts: List[Any] = [None]
     npu_device.npu_device = types.SimpleNamespace(global_npu_ctx=lambda: contexts[0])
     dynamic, fixed = reader_for(npu_optimizer(keras)), reader_for(npu_optimizer(keras, dynamic=False, initial_scale=64.0))
-    assert loss_scale.npu_mode() is None
+    assert loss_scale.npu_mode() == "saturation"
     assert (dynamic.read(), fixed.read()) == (Reading(2.0**15, 0, 0, 2000, None), Reading(64.0, None, 0, None, None))
-    assert (dynamic.guarded, fixed.guarded, reader_for(scaling(keras)).blind) == (True, False, False)
+    assert (dynamic.guarded, fixed.guarded, reader_for(scaling(keras)).blind, fixed.asks_device) == (True, False, False, False)
     contexts[0] = object()  # it becomes the default before the first step
-    assert fixed.read() == Reading(64.0, None, 0, None, False) and fixed.guarded
+    assert fixed.read() == Reading(64.0, None, 0, None, False) and fixed.guarded and fixed.asks_device
     assert reader_for(scaling(keras)).blind
 
 
