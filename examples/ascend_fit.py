@@ -16,7 +16,6 @@ import numpy as np
 npu_device.open().as_default()  # before anything of TensorFlow is made
 
 import tensorflow as tf  # noqa: E402
-from npu_device.train.optimizer import NpuLossScaleOptimizer  # noqa: E402
 
 BATCH, FEATURES = 16, 8
 
@@ -40,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     tf.keras.mixed_precision.set_global_policy("mixed_float16")
     model = make_model()
-    optimizer = NpuLossScaleOptimizer(tf.keras.optimizers.Adam(1e-5), initial_scale=2.0**10)
+    optimizer = npu_device.train.optimizer.NpuLossScaleOptimizer(tf.keras.optimizers.Adam(1e-5), initial_scale=2.0**10)
     model.compile(optimizer=optimizer, loss="mse")
     x = np.random.RandomState(1).uniform(0.5, 1.0, (arguments.steps, BATCH, FEATURES)).astype(np.float32)
     x[40:] *= 300.0

@@ -4,6 +4,7 @@
 """
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
 from npu_overflow.errors import CannotCollect, NpuOverflowError, PathError, UsageError
 from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.ranks import rank_folder, ranks_of
+from npu_overflow.ranks import Ranks, numbered_by_device, rank_folder, ranks_of
 
 __all__ = [
     "DEFAULT_GRAPH_PATH",
@@ -29,6 +30,7 @@ __all__ = [
     "loaded_adapter",
     "npu_device_dump_config",
     "open_device",
+    "ranks_now",
 ]
 
 DEFAULT_PLAIN_PATH = "precision_data/npu/debug_0/dump"
@@ -101,7 +103,7 @@ def configure_overflow(npu_device: Any, dump_path: str) -> List[Remark]:
     path = os.path.abspath(dump_path)
     if is_device_open(npu_device):
         raise CannotCollect("dump_config.too_late")
-    options = npu_device.global_options()
+    options = _options(npu_device)
     dump = getattr(options, "dump_config", None)
     if dump is None or not hasattr(dump, "enable_dump_debug"):
         raise CannotCollect("dump_config.no_overflow_dump")
@@ -239,6 +241,18 @@ def open_device(npu_device: Any = None) -> Optional[int]:
     return None
 
 
+def ranks_now() -> Ranks:
+    """This process among its job: as the launcher tells it, and where only the device knows the rank, as the open one tells it."""
+    place = ranks_of()
+    if numbered_by_device():
+        for handle in _instances(None).values():
+            rank = getattr(handle, "worker_id", None)
+            # an adapter that does not know this way of numbering runs alone
+            if isinstance(rank, int) and getattr(handle, "workers_num", None) == place.world_size:
+                return dataclasses.replace(place, rank=rank)
+    return place
+
+
 def configured_dump_path(npu_device: Any = None) -> Optional[str]:
     """Absolute dump path of the overflow dump, or None where it is not configured.
 
@@ -250,10 +264,7 @@ def configured_dump_path(npu_device: Any = None) -> Optional[str]:
         return None
     if npu_device in _before_open:
         return _before_open[npu_device]
-    try:
-        dump = npu_device.global_options().dump_config
-    except AttributeError:
-        return None
+    dump = getattr(_options(npu_device), "dump_config", None)
     path = _value(dump, "dump_path")
     return os.path.abspath(path) if path and _is_on(dump, "enable_dump_debug") else None
 
@@ -288,20 +299,23 @@ def _path_of(word: str, dump_path: Optional[str]) -> str:
 
 def _configure_plain(npu_device: Any, path: str) -> List[Remark]:
     """The dump of all operators, of step 0."""
-    options = npu_device.global_options()
-    if _is_on(options.dump_config, "enable_dump_debug"):
+    options = _options(npu_device)
+    dump = getattr(options, "dump_config", None)
+    if dump is None or not hasattr(dump, "enable_dump"):
+        raise CannotCollect("dump_config.no_option", option="dump_config.enable_dump")
+    if _is_on(dump, "enable_dump_debug"):
         raise CannotCollect("dump_config.other_dump", other="enable_dump_debug")
     remarks = _prepare_folder(path)
-    options.dump_config.enable_dump = True
-    options.dump_config.dump_path = path
-    _set_if_there(options.dump_config, "dump_step", "0")
-    _set_if_there(options.dump_config, "dump_mode", "all")
+    dump.enable_dump = True
+    dump.dump_path = path
+    _set_if_there(dump, "dump_step", "0")
+    _set_if_there(dump, "dump_mode", "all")
     _set_debug_level(options)
     return remarks
 
 
 def _configure_fusion(npu_device: Any, word: str) -> None:
-    options = npu_device.global_options()
+    options = _options(npu_device)
     if not hasattr(options, "fusion_switch_file"):
         raise CannotCollect("dump_config.no_option", option="fusion_switch_file")
     name, content = _FUSION_FILES[word]
@@ -322,6 +336,12 @@ def _dump_graphs() -> None:
     _make_folder(path)
     for name, value in (("DUMP_GE_GRAPH", "2"), ("DUMP_GRAPH_LEVEL", "3"), ("DUMP_GRAPH_PATH", path), ("NPU_DUMP_GRAPH", "true")):
         os.environ.setdefault(name, value)
+
+
+def _options(npu_device: Any) -> Any:
+    """The options of the process, or None: the first adapters took theirs as an argument of ``open``."""
+    asks = getattr(npu_device, "global_options", None)
+    return asks() if callable(asks) else None
 
 
 def _set_debug_level(options: Any) -> None:

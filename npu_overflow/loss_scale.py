@@ -81,7 +81,12 @@ class Reader:
     @property
     def blind(self) -> bool:
         """A stock loss-scale optimizer on an NPU in saturation mode: overflowed values are finite there, so it sees no overflow."""
-        return self.family in ("tf_keras_2", "keras_3") and npu_mode() == "saturation"
+        return self.family in ("tf_keras_2", "keras_3") and _saturates()
+
+    @property
+    def asks_device(self) -> bool:
+        """It takes the NPU's overflow register for the sign of an overflow."""
+        return False
 
     def read(self) -> Optional[Reading]:
         """The state now, or None while the optimizer is not built and can't be read."""
@@ -164,7 +169,7 @@ class _NpuReader(_TfKeras2Reader):
         super().__init__(optimizer)
         self._first_iterations: Optional[int] = None
         self._saturation: Optional[bool] = None
-        self.guarded = self.dynamic or npu_mode() != "inf_nan"
+        self.guarded = self.dynamic or _saturates()
 
     def read(self) -> Optional[Reading]:
         reading = super().read()
@@ -174,12 +179,16 @@ class _NpuReader(_TfKeras2Reader):
             self._first_iterations = reading.iterations
         if self._saturation is None or reading.iterations == self._first_iterations:
             # the mode is baked into the train function at its first step: from then on the answer of the device says nothing
-            self._saturation = npu_mode() != "inf_nan"
+            self._saturation = _saturates()
             self.guarded = self.dynamic or self._saturation
         finite = self._finite_variable() if self._saturation else None
         if finite is None:
             return reading
         return Reading(reading.scale, reading.counter, reading.iterations, reading.growth_steps, bool(_number(finite)))
+
+    @property
+    def asks_device(self) -> bool:
+        return bool(self._saturation)
 
     def state_variables(self) -> List[Any]:
         finite = self._finite_variable()
@@ -242,6 +251,12 @@ def npu_mode() -> Optional[str]:
     if not callable(asks):
         return "saturation"
     return "inf_nan" if asks() else "saturation"
+
+
+def _saturates() -> bool:
+    """Whether optimizers train on an NPU in saturation mode. Where no device is the default they don't, and the NPU's own is the stock one."""
+    default = getattr(getattr(sys.modules.get("npu_device"), "npu_device", None), "global_npu_ctx", None)
+    return npu_mode() == "saturation" and not (callable(default) and default() is None)
 
 
 def find_in_model(model: Any) -> List[Any]:

@@ -1,7 +1,8 @@
 """Which rank of how many this process is, on which device, and who prints. From the environment alone: nothing is imported or opened.
 
 Launchers tell it in different ways. They are asked in the order of ``_LAUNCHERS``; the first that tells a rank and a size decides. Ascend's own
-variables come first: on an NPU they are what the device itself goes by.
+variables come first: on an NPU they are what the device itself goes by. An Ascend job without a rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
+RANK_ID: the ranks are numbered when the devices have found each other. There the size is told, and until the device is open its id stands for the rank.
 """
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping, Optional, Tuple
 
-__all__ = ["Ranks", "prefix", "rank_folder", "ranks_of", "speaks"]
+__all__ = ["Ranks", "numbered_by_device", "prefix", "rank_folder", "ranks_of", "speaks"]
 
 #: (name of the rank, names of the size); TF_CONFIG is asked between Ascend's and the others
 _ASCEND: Tuple[str, Tuple[str, ...]] = ("RANK_ID", ("RANK_SIZE", "CM_WORKER_SIZE"))
@@ -60,9 +61,15 @@ class Ranks:
 def ranks_of(environment: Optional[Mapping[str, str]] = None) -> Ranks:
     """Device, rank, size and run id from ``environment`` (default: this process's). Values that make no sense are ignored."""
     variables = os.environ if environment is None else environment
-    rank, size = _place(variables)
     device = next((number for number in (_number(variables, name) for name in _DEVICES) if number is not None), 0)
+    rank, size = _told(variables) or _by_device(variables, device)
     return Ranks(device, rank, size, _run_id(variables, size))
+
+
+def numbered_by_device(environment: Optional[Mapping[str, str]] = None) -> bool:
+    """Whether the rank is told by nothing but the device, once it is open."""
+    variables = os.environ if environment is None else environment
+    return _told(variables) is None and _by_device(variables, 0)[1] > 1
 
 
 def rank_folder(dump_path: str, ranks: Ranks) -> str:
@@ -90,12 +97,18 @@ def speaks(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional
     return None if None in lower else True
 
 
-def _place(variables: Mapping[str, str]) -> Tuple[int, int]:
-    """(rank, world size)."""
+def _told(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    """(rank, world size) where a launcher tells both."""
     for place in (_from_pair(variables, _ASCEND), _from_tf_config(variables), *(_from_pair(variables, pair) for pair in _LAUNCHERS)):
         if place is not None and place[1] > 1:
             return place
-    return 0, 1
+    return None
+
+
+def _by_device(variables: Mapping[str, str], device: int) -> Tuple[int, int]:
+    """(rank, world size) where at most the size is told."""
+    size = _number(variables, "CM_WORKER_SIZE") or 1
+    return (device if device < size else 0), size
 
 
 def _from_pair(variables: Mapping[str, str], names: Tuple[str, Tuple[str, ...]]) -> Optional[Tuple[int, int]]:

@@ -110,7 +110,7 @@ class Session(Reporting, Restarting, Pausing):
         if self._active:
             self._end()  # the training before was left by an exception
         options = self.options
-        self._ranks = ranks.ranks_of()
+        self._ranks = dump_config.ranks_now()
         self.state, self.drops, self.stop_requested = "watching", [], False
         self.reports = []
         self._step = self._looked = self._calls = self._modules = 0
@@ -139,6 +139,7 @@ class Session(Reporting, Restarting, Pausing):
         if not self._choose_collector(may_open=model is None):
             return
         self._context = _context()
+        self._on_default = dump_config.is_default() or not dump_config.is_device_open()
         if self._ranks.several:
             self._write_manifest()  # the others on a shared path see that this one is there
         if announce:
@@ -170,6 +171,7 @@ class Session(Reporting, Restarting, Pausing):
 
     def _renew(self) -> None:
         """Opening an Ascend device replaces TensorFlow's eager context: every variable of before is dead, also those of optimizers watched here."""
+        self._see_default()
         context = _context()
         if context is None or context is self._context:
             return
@@ -234,10 +236,25 @@ class Session(Reporting, Restarting, Pausing):
         policy.look(self._step, 0, reader.read())
         self._policies.append(policy)
         self._manifest.optimizers.append({"name": reader.name, "family": reader.family, "dynamic": reader.dynamic, "floor": reader.floor})
+        if self._on_default:
+            self._say_guard(reader)
+
+    def _say_guard(self, reader: loss_scale.Reader) -> None:
         if reader.blind:
             self.say("watch.blind", always=True, optimizer=reader.name)
         elif not reader.guarded:
             self.say("watch.unguarded.fixed" if reader.family != "none" else "watch.unguarded", optimizer=reader.name)
+
+    def _see_default(self) -> None:
+        """An open Ascend device has become the default: only now is it known what its optimizers see."""
+        if self._on_default or not dump_config.is_default():
+            return
+        self._on_default = True
+        assert self._training is not None
+        for reader, policy in zip(self._training.readers, self._policies):
+            reader.read()
+            policy.guarded = reader.guarded or reader.blind
+            self._say_guard(reader)
 
     def end(self, failed: bool = False) -> None:
         """Training ends, in whatever way: analyze what was collected, undo every hook, say the rate. Never raises.
@@ -488,8 +505,8 @@ class Session(Reporting, Restarting, Pausing):
 
     @staticmethod
     def _sees_nothing(reader: loss_scale.Reader) -> bool:
-        """In saturation mode only the NPU's own optimizer asks the device; to every other an overflow looks healthy."""
-        return reader.family != "npu" and loss_scale.npu_mode() == "saturation"
+        """In saturation mode an overflow looks healthy to an optimizer that does not ask the device."""
+        return not reader.asks_device and loss_scale.npu_mode() == "saturation"
 
     def _judge(self, policy: Policy, look: Look) -> None:
         if look.drop is not None:

@@ -18,6 +18,7 @@ from npu_overflow.dump_config import (
     is_device_open,
     npu_device_dump_config,
     open_device,
+    ranks_now,
 )
 from npu_overflow.errors import CannotCollect, PathError, UsageError
 
@@ -72,7 +73,7 @@ def test_the_debug_level_once_set_stays_and_warns(npu_device: Any, capsys: Any) 
     with pytest.raises(ValueError, match="not in optional list"):
         options.op_debug_level = None
     npu_device.open()
-    assert "op_debug_level is deprecated" in capsys.readouterr().out
+    assert "Option 'op_debug_level' is deprecated" in capsys.readouterr().out
 
 
 def test_both_dumps_together_are_refused(npu_device: Any) -> None:
@@ -87,8 +88,8 @@ def test_a_second_open_returns_the_same_handle(npu_device: Any, monkeypatch: pyt
     # "A second open() returns the same handle. open(other) raises RuntimeError"
     monkeypatch.setenv("ASCEND_DEVICE_ID", "3")
     handle = npu_device.open()
-    assert handle.device_id == 3 and npu_device.open() is handle and npu_device.open(3) is handle
-    with pytest.raises(RuntimeError):
+    assert handle.name().endswith(":3") and npu_device.open() is handle and npu_device.open(3) is handle
+    with pytest.raises(RuntimeError, match=r"^Failed create npu instance on device 0 as existed instance on \[3\]$"):
         npu_device.open(0)
 
 
@@ -112,14 +113,34 @@ def test_two_sizes_exclude_each_other(npu_device: Any, monkeypatch: pytest.Monke
     # "RANK_SIZE or CM_WORKER_SIZE (not both)"
     monkeypatch.setenv("RANK_SIZE", "2")
     monkeypatch.setenv("CM_WORKER_SIZE", "2")
-    with pytest.raises(RuntimeError):
+    with pytest.raises(ValueError, match="cannot be configured at the same time"):
+        npu_device.open()
+
+
+@pytest.mark.parametrize(
+    ("environment", "refused"),
+    [
+        ({"RANK_SIZE": "2"}, "CM_CHIEF_IP and RANK_TABLE_FILE are all not be configured."),
+        ({"RANK_SIZE": "2", "RANK_TABLE_FILE": "table.json"}, "You must specify rank id by set env RANK_ID in distribution mode"),
+        ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "10.0.0.1"}, "You must specify cm chief port by set env CM_CHIEF_PORT in distribution mode"),
+        ({"RANK_SIZE": "2", "RANK_TABLE_FILE": "table.json", "CM_CHIEF_IP": "10.0.0.1"}, "cannot be configured at the same time"),
+    ],
+)
+def test_several_ranks_need_a_table_or_a_chief(npu_device: Any, environment: Any, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # "Environment: ASCEND_DEVICE_ID (default 0), RANK_SIZE or CM_WORKER_SIZE (not both), RANK_ID, RANK_TABLE_FILE, CM_CHIEF_IP…"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError, match=refused):
         npu_device.open()
 
 
 def test_older_adapters_lack_options(old_npu_device: Any) -> None:
-    # "Older versions lack some"
-    assert not hasattr(old_npu_device.global_options().dump_config, "dump_data")
-    assert not hasattr(old_npu_device, "is_inf_nan_enabled")
+    # "Older versions lack some", and know one kind of error
+    dump = old_npu_device.global_options().dump_config
+    assert not hasattr(dump, "dump_data") and dump.dump_debug_mode.value is None
+    assert not hasattr(old_npu_device, "is_inf_nan_enabled") and not hasattr(old_npu_device, "set_device_sat_mode")
+    with pytest.raises(ValueError, match=r"^'1' not in optional list \[True, False\]$"):
+        dump.enable_dump_debug = "1"
 
 
 def test_an_adapter_that_keeps_its_devices_elsewhere_is_asked_for_the_default(npu_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +158,7 @@ def test_only_options_that_are_there_are_set(npu_device: Any, action: str) -> No
     # "Older versions lack some: set only what is there." Setting another is a ValueError.
     dump = npu_device.global_options().dump_config
     for name in ("dump_debug_mode", "dump_step", "dump_mode"):
-        dump._options.remove(name)
+        dump._fixed_attrs.remove(name)
         del dump.__dict__[name]
     npu_device_dump_config(npu_device, action)
     assert npu_device.global_options().as_dict()["enable_dump_debug" if action == "overflow" else "enable_dump"] == "1"
@@ -219,7 +240,7 @@ def test_each_rank_has_its_folder(npu_device: Any, tmp_path: Path, monkeypatch: 
 
 
 def test_exception_dump_is_warned_of(npu_device: Any) -> None:
-    npu_device.global_options().enable_exception_dump = "1"
+    npu_device.global_options().enable_exception_dump = 1
     with pytest.warns(RuntimeWarning, match="enable_exception_dump is 1"):
         npu_device_dump_config(npu_device)
 
@@ -256,6 +277,28 @@ def test_an_adapter_without_overflow_dump(npu_device: Any, monkeypatch: pytest.M
     monkeypatch.setattr(npu_device, "global_options", lambda: type("Options", (), {"dump_config": object()})())
     with pytest.raises(CannotCollect, match="no overflow dump"):
         npu_device_dump_config(npu_device)
+
+
+def test_the_first_adapters_have_no_options_of_the_process(npu_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # they took their options as an argument of open()
+    monkeypatch.delattr(npu_device, "global_options")
+    for action, message in (("overflow", "no overflow dump"), ("dump", "no option dump_config.enable_dump"), ("fusion_off", "no option fusion_switch_file")):
+        with pytest.raises(CannotCollect, match=message):
+            npu_device_dump_config(npu_device, action)
+    assert configured_dump_path(npu_device) is None
+
+
+def test_without_a_rank_table_the_open_device_tells_the_rank(npu_device: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # "RANK_SIZE or CM_WORKER_SIZE (not both)": there is no RANK_ID beside the latter
+    chief = {"CM_CHIEF_IP": "10.0.0.1", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "CM_WORKER_IP": "10.0.0.2"}
+    for name, value in {"CM_WORKER_SIZE": "16", "ASCEND_DEVICE_ID": "3", **chief}.items():
+        monkeypatch.setenv(name, value)
+    npu_device_dump_config(npu_device)
+    assert configured_dump_path(npu_device) == str(tmp_path / "precision_data" / "overflow" / "dump" / "rank_3")
+    assert (ranks_now().rank, ranks_now().world_size) == (3, 16)
+    npu_device._device.worker_id = 11  # the fourth device of the second machine
+    npu_device.open()
+    assert (ranks_now().device, ranks_now().rank, ranks_now().world_size) == (3, 11, 16)
 
 
 # --- the other actions
@@ -376,7 +419,7 @@ def _little_room(npu_device: Any, monkeypatch: Any) -> None:
 
 
 def _exception_dump(npu_device: Any, monkeypatch: Any) -> None:
-    npu_device.global_options().enable_exception_dump = "1"
+    npu_device.global_options().enable_exception_dump = 1
 
 
 @pytest.mark.parametrize(("prepare", "message"), [(_open, TOO_LATE), (_little_room, LITTLE_ROOM), (_exception_dump, EXCEPTION_DUMP)])

@@ -380,6 +380,20 @@ def test_the_stock_optimizer_is_blind_in_saturation_mode(keras: Any, npu_device:
     assert loss_scale.npu_mode() == "saturation"
 
 
+def test_no_device_is_the_default_and_the_npus_optimizer_is_the_stock_one(keras: Any, npu_device: Any) -> None:
+    if is_keras_3(keras):
+        pytest.skip("the NPU's optimizer is one of Keras 2")
+    contexts: List[Any] = [None]
+    npu_device.npu_device = types.SimpleNamespace(global_npu_ctx=lambda: contexts[0])
+    dynamic, fixed = reader_for(npu_optimizer(keras)), reader_for(npu_optimizer(keras, dynamic=False, initial_scale=64.0))
+    assert loss_scale.npu_mode() == "saturation"
+    assert (dynamic.read(), fixed.read()) == (Reading(2.0**15, 0, 0, 2000, None), Reading(64.0, None, 0, None, None))
+    assert (dynamic.guarded, fixed.guarded, reader_for(scaling(keras)).blind, fixed.asks_device) == (True, False, False, False)
+    contexts[0] = object()  # it becomes the default before the first step
+    assert fixed.read() == Reading(64.0, None, 0, None, False) and fixed.guarded and fixed.asks_device
+    assert reader_for(scaling(keras)).blind
+
+
 def test_without_npu_device_there_is_no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "npu_device", raising=False)
     assert loss_scale.npu_mode() is None

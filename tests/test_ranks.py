@@ -27,6 +27,12 @@ CHIEF = {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}
         ({"ASCEND_DEVICE_ID": "5"}, (5, 0, 1)),
         ({"ASCEND_DEVICE_ID": "3", "RANK_ID": "11", "RANK_SIZE": "16"}, (3, 11, 16)),
         ({"RANK_ID": "1", "CM_WORKER_SIZE": "2"}, (0, 1, 2)),
+        # an Ascend job without a rank table must have no RANK_ID: the ranks are numbered when the devices have found each other
+        ({"ASCEND_DEVICE_ID": "3", "CM_WORKER_SIZE": "8"}, (3, 3, 8)),
+        ({"CM_WORKER_SIZE": "8"}, (0, 0, 8)),
+        ({"ASCEND_DEVICE_ID": "5", "CM_WORKER_SIZE": "2"}, (5, 0, 2)),
+        ({"CM_WORKER_SIZE": "0"}, (0, 0, 1)),
+        ({"ASCEND_DEVICE_ID": "1", "CM_WORKER_SIZE": "8", "OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8"}, (1, 5, 8)),
         ({"RANK_ID": "0", "RANK_SIZE": "1"}, (0, 0, 1)),
         ({"HOROVOD_RANK": "2", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1"}, (1, 2, 4)),
         ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}, (2, 2, 4)),

@@ -25,7 +25,8 @@ LITTLE_SPACE, NO_SPACE = 2 * 10**9, 50 * 10**6
 
 #: what the package, TensorFlow or the adapter reads; TF_CONFIG and others are only said to be set
 _VARIABLES = (
-    *("RANK_ID", "RANK_SIZE", "CM_WORKER_SIZE", "ASCEND_DEVICE_ID", "RANK_TABLE_FILE", "CM_CHIEF_IP", "CUDA_VISIBLE_DEVICES"),
+    *("RANK_ID", "RANK_SIZE", "CM_WORKER_SIZE", "ASCEND_DEVICE_ID", "RANK_TABLE_FILE", "CUDA_VISIBLE_DEVICES"),
+    *("CM_CHIEF_IP", "CM_CHIEF_PORT", "CM_CHIEF_DEVICE", "CM_WORKER_IP"),
     *("KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "TF_ENABLE_ONEDNN_OPTS", "PRECISION_TOOL_OVERFLOW", "PRECISION_TOOL_DUMP", "ENABLE_EXCEPTION_DUMP"),
 )
 
@@ -224,4 +225,15 @@ def _environment(say: Callable[..., str]) -> List[Finding]:
     size = numbers.get("RANK_SIZE", numbers.get("CM_WORKER_SIZE"))
     if rank is not None and size is not None and rank >= size:
         findings.append(Finding("RANK_ID", say("rank_too_high", rank=rank, size=size), WRONG))
+    if size is not None and size > 1 and _packages.importable("npu_device"):
+        findings += _how_ranks_meet(say)
     return findings or [Finding("-", say("nothing_set"))]
+
+
+def _how_ranks_meet(say: Callable[..., str]) -> List[Finding]:
+    """The ranks of an Ascend job find each other by a table or by a chief, not by both; ``open`` refuses everything else."""
+    table, chief = "RANK_TABLE_FILE" in os.environ, "CM_CHIEF_IP" in os.environ
+    if table == chief:
+        return [Finding("RANK_TABLE_FILE", say("table_and_chief" if table else "no_table_no_chief"), WRONG)]
+    missing = [name for name in (("RANK_ID",) if table else ("CM_CHIEF_PORT", "CM_CHIEF_DEVICE", "CM_WORKER_IP")) if not os.environ.get(name)]
+    return [Finding(name, say("missing_beside", other="RANK_TABLE_FILE" if table else "CM_CHIEF_IP"), WRONG) for name in missing]

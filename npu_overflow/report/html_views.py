@@ -90,9 +90,8 @@ class View:
     def _nothing(self) -> Dict[str, Any]:
         report = self.report
         if report.reason is not None:
-            code = "report.reason." + report.reason
-            known = texts.known(code)
-            sentences = [_said(code) if known else _said("report.reason.other", reason=clean(report.reason))]
+            code = wording.reason_code(report.reason)
+            sentences = [_said(code, reason=clean(report.reason))]
             if texts.known(code + ".next"):
                 sentences.append(_said(code + ".next"))
             return {"title": _said("report.reason.title"), "sentences": sentences, "tone": "warn"}

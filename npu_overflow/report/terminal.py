@@ -82,10 +82,9 @@ def quoted(path: str) -> Optional[str]:
 
 def _nothing(screen: Screen, report: Report, language: str) -> None:
     if report.reason is not None:
-        code = "report.reason." + report.reason
+        code = wording.reason_code(report.reason)
         screen.add((texts.say("report.reason.title", language), "title"))
-        sentence = texts.say(code, language) if texts.known(code) else texts.say("report.reason.other", language, reason=clean(report.reason))
-        screen.add((sentence, ""), margin="  ")
+        screen.add((texts.say(code, language, reason=clean(report.reason)), ""), margin="  ")
         if texts.known(code + ".next"):
             screen.add((texts.say(code + ".next", language), ""), margin="  ")
         return

@@ -21,6 +21,7 @@ __all__ = [
     "operator_title",
     "place",
     "problem",
+    "reason_code",
     "remark",
     "shape",
     "status",
@@ -170,3 +171,11 @@ def not_decoded(tensor: TensorSummary, language: str) -> str:
     known = tensor.min is not None or tensor.first_overflow is not None
     code = "report.note." + ("kept" if tensor.note == "cut" and known else tensor.note)
     return texts.say(code, language, bytes=bytes_text(tensor.bytes)) if texts.known(code) else clean(tensor.note)
+
+
+def reason_code(reason: str) -> str:
+    """Code of the sentence on why a collection found nothing. Where the reason is an error's code, the error stands among the remarks."""
+    code = "report.reason." + reason
+    if texts.known(code):
+        return code
+    return "report.reason.remarks" if texts.known(reason) else "report.reason.other"

@@ -9,6 +9,7 @@ from typing import Dict, Optional
 import pytest
 
 from npu_overflow.cli import _packages, doctor, main
+from npu_overflow.report import texts
 from npu_overflow.version import __version__
 
 
@@ -56,6 +57,28 @@ def test_wrong_environment(
         monkeypatch.setenv(name, value)
     assert main(["doctor"]) == 1
     assert part in capsys.readouterr().out.split("What is wrong")[1]
+
+
+@pytest.mark.parametrize(
+    ("environment", "part"),
+    [
+        ({"RANK_SIZE": "2", "RANK_ID": "0"}, "neither this nor CM_CHIEF_IP is set"),
+        ({"RANK_SIZE": "2", "RANK_ID": "0", "RANK_TABLE_FILE": "t", "CM_CHIEF_IP": "1.2.3.4"}, "set together with CM_CHIEF_IP"),
+        ({"RANK_SIZE": "2", "RANK_TABLE_FILE": "t"}, "RANK_ID: not set; the adapter needs it beside RANK_TABLE_FILE"),
+        ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "1.2.3.4", "CM_CHIEF_PORT": "6000"}, "CM_CHIEF_DEVICE: not set; the adapter needs it beside CM_CHIEF_IP"),
+        ({"RANK_SIZE": "2", "RANK_ID": "0", "RANK_TABLE_FILE": "t"}, None),
+        ({"CM_WORKER_SIZE": "2", "CM_CHIEF_IP": "1.2.3.4", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "CM_WORKER_IP": "1.2.3.4"}, None),
+    ],
+)
+def test_how_the_ranks_of_an_ascend_job_find_each_other(environment: Dict[str, str], part: Optional[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(_packages, "importable", lambda name: name == "npu_device")
+    findings = doctor._environment(lambda code, **values: texts.say("cli.doctor." + code, "en", **values))
+    wrong = ["%s: %s" % (item.label, item.text) for item in findings if item.state == doctor.WRONG]
+    assert (part in wrong[0] if part is not None else not wrong), wrong
+    monkeypatch.setattr(_packages, "importable", lambda name: False)
+    assert not [item for item in doctor._environment(lambda code, **values: code) if item.state == doctor.WRONG]
 
 
 def test_a_dump_path_that_is_a_file(without_tensorflow: None, capsys: pytest.CaptureFixture[str]) -> None:

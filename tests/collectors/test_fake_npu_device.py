@@ -57,6 +57,7 @@ def test_as_default_assigns_what_it_patches(npu_device: Any) -> None:
         calls.append("wrapper")
         return original(self, *args, **kwargs)
 
+    npu_device.open()
     doubled = tf.function(lambda x: x * 2)
     def_function.Function.__call__ = wrapper
     doubled(tf.constant(1.0))
@@ -72,10 +73,9 @@ def test_as_default_assigns_what_it_patches(npu_device: Any) -> None:
 def test_jit_compile_is_forced_off(npu_device: Any) -> None:
     import tensorflow as tf
 
-    before = tf.function(lambda x: x + 1, jit_compile=True)
     npu_device.open().as_default()
-    after = tf.function(lambda x: x + 1, jit_compile=True)
-    for function in (before, after):
+    made = [tf.function(lambda x: x + 1, jit_compile=True), tf.function(jit_compile=True)(lambda x: x + 1), tf.function(lambda x: x + 1)]
+    for function in made:
         assert float(function(tf.constant(1.0))) == 2.0
         assert not function._jit_compile
 
@@ -103,23 +103,43 @@ def test_nested_functions_are_inlined_and_run_again_where_they_raise(npu_device:
 
 
 def test_as_default_twice_breaks_dropout(npu_device: Any) -> None:
+    # "Calling it twice breaks dropout": that of a graph which leaves something to the replaced one
     import tensorflow as tf
 
     handle = npu_device.open()
     handle.as_default()
-    assert tf.nn.dropout(tf.ones(4), 0.5).shape == (4,)
-    handle.as_default()
-    with pytest.raises(RecursionError):
-        tf.nn.dropout(tf.ones(4), 0.5)
+    with tf.Graph().as_default():
+        assert tf.nn.dropout(tf.ones([4, 3]), 0.5, noise_shape=[4, 1]).shape == (4, 3)
+        handle.as_default()
+        with pytest.raises(RecursionError):
+            tf.nn.dropout(tf.ones([4, 3]), 0.5, noise_shape=[4, 1])
+    assert tf.nn.dropout(tf.ones([4, 3]), 0.5, noise_shape=[4, 1]).shape == (4, 3)
+
+
+def test_the_optimizer_is_an_attribute_and_can_not_be_imported(npu_device: Any) -> None:
+    # npu_device.train, the attribute, is another module than the one which "import npu_device.train" finds
+    assert npu_device.train.optimizer.NpuLossScaleOptimizer.__name__ == "NpuLossScaleOptimizer"
+    with pytest.raises(ImportError, match="NpuLossScaleOptimizer"):
+        from npu_device.train.optimizer import NpuLossScaleOptimizer  # noqa: F401
+    assert not hasattr(npu_device, "close") and not hasattr(npu_device, "__version__")
+
+
+def test_where_no_device_is_the_default_the_optimizer_is_the_stock_one(npu_device: Any) -> None:
+    npu_device.open()
+    steps = Steps(npu_device, initial_scale=4.0)
+    npu_device._device._register = True
+    assert [steps.step() for _ in range(2)] == [Reading(4.0, 1, 1, 2000, None), Reading(4.0, 2, 2, 2000, None)]
+    assert npu_device._device.read_register() == 1 and not bool(steps.optimizer.last_step_finite.numpy())
 
 
 def test_as_default_replaces_python_functions(npu_device: Any) -> None:
     # "handle.as_default() patches tf.function, Function.__call__, tf.device (a no-op from then on), EagerFunc, tf.py_function and dropout."
     import tensorflow as tf
     from tensorflow.python.eager import def_function
+    from tensorflow.python.framework import ops
     from tensorflow.python.ops import script_ops
 
-    places = [(tf, "function"), (def_function.Function, "__call__"), (tf, "device"), (script_ops, "EagerFunc"), (tf, "py_function"), (tf.nn, "dropout")]
+    places = [(tf, "function"), (def_function.Function, "__call__"), (ops, "device"), (script_ops, "EagerFunc"), (tf, "py_function"), (tf.nn, "dropout")]
     before = [getattr(place, name) for place, name in places]
     npu_device.open()
     assert [getattr(place, name) for place, name in places] == before
@@ -128,7 +148,7 @@ def test_as_default_replaces_python_functions(npu_device: Any) -> None:
     assert float(tf.py_function(lambda x: x + 1, [1.0], tf.float32)) == 2.0
 
 
-#: what spec and package agree on; the real one has much more, and the double's own helpers are none of it
+#: what spec and package agree on; the real one has much more, and the double's own helpers are none of it. It tells no version: one is asked for in case
 KNOWN = {
     *("npu_device.global_options", "npu_device.open", "npu_device.npu_device", "npu_device.is_inf_nan_enabled", "npu_device.__version__"),
     *("npu_device.npu_device.open", "npu_device.npu_device._npu_device_instances", "npu_device.npu_device.global_npu_ctx"),

@@ -36,7 +36,7 @@ NAMED = "[rank 1] npu_overflow: step {step}: the loss scale fell because of an o
 def rank(folder: Path, number: int, mine: bool, path: Any = None) -> subprocess.CompletedProcess[str]:
     script = folder / ("rank_%d.py" % number)
     script.write_text(SCRIPT.format(double=adapter.FOLDER, rank=number, mine=mine, path=path))
-    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", RANK_ID=str(number), RANK_SIZE="2", ASCEND_DEVICE_ID=str(number))
+    environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", RANK_ID=str(number), RANK_SIZE="2", RANK_TABLE_FILE="table.json", ASCEND_DEVICE_ID=str(number))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, encoding="utf-8", env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "turned itself off" not in done.stderr
@@ -123,7 +123,7 @@ def together(folder: Path, mine: Any, waits_for: Any, listen: float = 60.0, endi
             double=adapter.FOLDER, rank=number, other=1 - number, mine=mine[number], waits_for=waits_for[number], listen=listen, ending=ending[number]
         )
         (folder / ("rank_%d.py" % number)).write_text(text)
-        environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", RANK_ID=str(number), RANK_SIZE="2", ASCEND_DEVICE_ID=str(number))
+        environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3", RANK_ID=str(number), RANK_SIZE="2", RANK_TABLE_FILE="table.json", ASCEND_DEVICE_ID=str(number))
         processes.append(subprocess.Popen([sys.executable, "rank_%d.py" % number], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
                                           env=environment, cwd=str(folder)))
     done = [(*process.communicate(timeout=300), process.returncode) for process in processes]

@@ -20,12 +20,13 @@ def _patched() -> List[Tuple[Any, str]]:
     import keras  # noqa: F401
     import tensorflow as tf
     from tensorflow.python.eager import def_function
+    from tensorflow.python.framework import ops
     from tensorflow.python.ops import nn_ops, script_ops
 
     raw = [module for name, module in sys.modules.items() if name.startswith("tensorflow.") and name.endswith("raw_ops")]
     places: List[Tuple[Any, str]] = [(module, "MatMul") for module in raw if hasattr(module, "MatMul")]
-    places += [(tf, "function"), (def_function.Function, "__call__"), (tf, "device"), (script_ops, "EagerFunc"), (tf, "py_function")]
-    return places + [(nn_ops, "dropout_v2"), (tf.nn, "dropout")]
+    places += [(tf, "function"), (def_function, "function"), (def_function.Function, "__call__"), (ops, "device"), (script_ops, "EagerFunc")]
+    return places + [(tf, "py_function"), (nn_ops, "dropout_v2"), (tf.nn, "dropout"), (tf.compat.v2.nn, "dropout")]
 
 
 @contextlib.contextmanager
@@ -33,7 +34,7 @@ def loaded(version: str = "new") -> Iterator[Any]:
     """The double as a freshly imported module: nothing configured, no device open.
 
     Args:
-        version: "new", or "old" for an adapter without op_debug_config, dump_data, dump_layer and is_inf_nan_enabled.
+        version: "new", or "old" for an adapter without op_debug_config, dump_data, dump_layer, is_inf_nan_enabled and set_device_sat_mode.
     """
     _forget()
     before = os.environ.get("FAKE_NPU_DEVICE_VERSION")

@@ -88,7 +88,7 @@ def test_a_script_that_goes_on_regardless_is_not_restarted(tmp_path: Path) -> No
 
 def test_with_several_ranks_nothing_is_ended(tmp_path: Path) -> None:
     # "With several ranks, or in a notebook, nobody restarts: killing one rank stalls the others"
-    got = run("--restart", ASCEND, RANK_ID="1", RANK_SIZE="2")
+    got = run("--restart", ASCEND, RANK_ID="1", RANK_SIZE="2", RANK_TABLE_FILE="table.json")
     assert (got.returncode, got.stdout.count("trained 80 steps")) == (0, 1), got.stderr
     message = (
         "[rank 1] npu_overflow: with 2 ranks nothing is restarted, as ending one would stall the others. Start the whole job again with npu-overflow run "
@@ -97,6 +97,16 @@ def test_with_several_ranks_nothing_is_ended(tmp_path: Path) -> None:
     assert message in got.stderr and "[rank 1] " + REQUEST in got.stderr
     written = json.loads((tmp_path / DUMP / "rank_1" / "session-1.json").read_text(encoding="utf-8"))
     assert written["request"]["why"] == "ascend.opened_without_dump" and written["rank"] == 1
+
+
+def test_ranks_that_the_devices_number_are_several_too(tmp_path: Path) -> None:
+    # without a rank table there is CM_WORKER_SIZE and no RANK_ID
+    chief = {"CM_CHIEF_IP": "127.0.0.1", "CM_CHIEF_PORT": "6000", "CM_CHIEF_DEVICE": "0", "CM_WORKER_IP": "127.0.0.1", "CM_WORKER_SIZE": "2"}
+    got = run("--restart", ASCEND, ASCEND_DEVICE_ID="1", **chief)
+    assert (got.returncode, got.stdout.count("trained 80 steps")) == (0, 1), got.stderr
+    assert "[rank 1] npu_overflow: with 2 ranks nothing is restarted" in got.stderr
+    written = json.loads((tmp_path / DUMP / "rank_1" / "session-1.json").read_text(encoding="utf-8"))
+    assert (written["rank"], written["world_size"]) == (1, 2)
 
 
 PLAIN = """

@@ -15,7 +15,7 @@ import report_samples
 from hypothesis import given, settings
 from report_strategies import reports
 
-from npu_overflow.report import texts
+from npu_overflow.report import html, texts
 from npu_overflow.report.flow import cells
 from npu_overflow.report.model import Operator, Problem, Report, TensorSummary
 from npu_overflow.report.terminal import next_command_of, print_report
@@ -49,6 +49,17 @@ class Terminal(io.StringIO):
 def test_screen(name: str, width: int, language: str) -> None:
     expected = (SCREENS / ("%s_%s_%d.txt" % (name, language, width))).read_text(encoding="utf-8")
     assert screen(report_samples.ALL[name], width, language, saved=SAVED) == expected
+
+
+def test_a_reason_is_a_sentence_and_never_a_code() -> None:
+    told = {
+        "replay.python": "The overflowing steps could not be collected; the remarks say why.",
+        "by hand": "The collection ended without a finding: by hand.",
+    }
+    for reason, sentence in told.items():
+        shown = screen(dataclasses.replace(report_samples.NOT_REPRODUCED, reason=reason))
+        assert sentence in shown and "replay.python" not in shown
+        assert sentence in html.render(dataclasses.replace(report_samples.NOT_REPRODUCED, reason=reason), "en")
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -85,6 +85,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.doctor.nothing_set": ("none of the variables that matter is set", "未设置任何相关变量"),
     "cli.doctor.no_number": ("{value} is no number", "{value} 不是数字"),
     "cli.doctor.both_sizes": ("set together with CM_WORKER_SIZE; the adapter accepts only one of them", "与 CM_WORKER_SIZE 同时设置；适配器只接受其中之一"),
+    "cli.doctor.table_and_chief": ("set together with CM_CHIEF_IP; the adapter accepts only one of them", "与 CM_CHIEF_IP 同时设置；适配器只接受其中之一"),
+    "cli.doctor.no_table_no_chief": (
+        "neither this nor CM_CHIEF_IP is set; with several ranks the adapter needs one of them",
+        "本变量与 CM_CHIEF_IP 均未设置；多 rank 训练时适配器需要其中之一",
+    ),
+    "cli.doctor.missing_beside": ("not set; the adapter needs it beside {other}", "未设置；适配器要求与 {other} 一起设置"),
     "cli.doctor.rank_too_high": ("{rank} is not below the number of ranks, {size}", "{rank} 不小于 rank 总数 {size}"),
     "cli.doctor.verdict": ("What is wrong", "问题"),
     "cli.doctor.healthy": ("Nothing is wrong.", "未发现问题。"),

@@ -181,6 +181,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "Try again without jit_compile and without automatic mixed precision (use the mixed_float16 policy): then the operator can be seen.",
         "请关闭 jit_compile 和自动混合精度（改用 mixed_float16 策略）后重试，即可看到溢出算子。",
     ),
+    "report.reason.remarks": ("The overflowing steps could not be collected; the remarks say why.", "溢出的训练步未能采集，原因见备注。"),
     "report.reason.other": ("The collection ended without a finding: {reason}.", "采集结束但没有结论：{reason}。"),
     "report.reason.no_records": (
         "The loss scale fell, and the device wrote no overflow record in the steps that were collected.",

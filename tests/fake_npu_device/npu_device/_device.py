@@ -22,6 +22,8 @@ piece_bytes = 1 << 16
 piece_seconds = 0.001
 #: whether another rank sets the register in a step: it is summed over all ranks
 others_overflow: Optional[Callable[[int], bool]] = None
+#: number that this rank gets when the ranks have found each other; None: the one it was given, else that of its device
+worker_id: Optional[int] = None
 
 _running = False
 _device_id = 0
@@ -37,6 +39,7 @@ _runs: Dict[int, int] = {}
 _executions: Dict[str, int] = {}
 _current: Optional[Run] = None
 _original_call: Any = None
+_original_function: Any = None
 _lock = threading.RLock()
 _files: queue.Queue[Tuple[str, bytes]] = queue.Queue()
 _writer: Optional[threading.Thread] = None
@@ -58,7 +61,7 @@ def start(device_id: int, options: Dict[str, str]) -> None:
     """What the compiled part does when the device opens."""
     global _running, _options, _opened, _device_id
     if options.get("enable_dump") == "1" and options.get("enable_dump_debug") == "1":
-        raise RuntimeError("enable_dump and enable_dump_debug cannot be enabled at the same time")
+        raise ValueError("enable_dump and enable_dump_debug cannot be enabled at the same time")
     _running, _options, _device_id, _opened = True, dict(options), device_id, time.strftime("%Y%m%d%H%M%S")
 
 
@@ -67,14 +70,25 @@ def stop() -> None:
     _running = False
 
 
+def number_of_rank(device_id: int) -> int:
+    """Where several ranks have found each other, each gets its number."""
+    return worker_id if worker_id is not None else int(os.environ.get("RANK_ID", device_id))
+
+
 def original_call() -> Any:
     """Function.__call__ as it stood when this package was imported (or first needed it), whoever has replaced it since."""
-    global _original_call
+    global _original_call, _original_function
     if _original_call is None:
         from tensorflow.python.eager import def_function
 
-        _original_call = def_function.Function.__call__
+        _original_call, _original_function = def_function.Function.__call__, def_function.function
     return _original_call
+
+
+def original_function() -> Any:
+    """tf.function as it stood then."""
+    original_call()
+    return _original_function
 
 
 def running_graph() -> bool:

@@ -1,6 +1,1 @@
-"""Training helpers."""
-from __future__ import annotations
-
-from npu_device.train import optimizer
-
-__all__ = ["optimizer"]
+"""Where the training helpers are made. Nothing can be imported from here; they are attributes of ``npu_device.train``."""

@@ -9,22 +9,22 @@ from npu_device import _device, npu_device
 
 
 class NpuLossScaleOptimizer(tf.keras.mixed_precision.LossScaleOptimizer):  # type: ignore[misc,name-defined]
-    """In saturation mode it asks the device's register and skips the step; in INF/NaN mode it is the stock optimizer."""
+    """In saturation mode it asks the device's register and skips the step; in INF/NaN mode, and where no device is the default, it is the stock one."""
 
     def __init__(
         self, inner_optimizer: Any, dynamic: bool = True, initial_scale: Optional[float] = None, dynamic_growth_steps: Optional[int] = None
     ) -> None:
         super().__init__(inner_optimizer, dynamic=dynamic, initial_scale=initial_scale, dynamic_growth_steps=dynamic_growth_steps)
-        self._last_step_finite = tf.Variable(False, trainable=False, name="last_step_finite")
+        self._last_step_finite = tf.Variable(False, trainable=False, name="npu_last_step_finite")
 
     @property
     def last_step_finite(self) -> Any:
         """How the last step went, in saturation mode; False until the first."""
         return self._last_step_finite
 
-    def apply_gradients(self, grads_and_vars: Any, name: Optional[str] = None, experimental_aggregate_gradients: bool = True) -> Any:
-        if npu_device.is_inf_nan_enabled():  # the mode is baked in when the step is traced
-            return super().apply_gradients(grads_and_vars, name, experimental_aggregate_gradients)
+    def apply_gradients(self, grads_and_vars: Any, name: Optional[str] = None) -> Any:
+        if npu_device.global_npu_ctx() is None or npu_device.is_inf_nan_enabled():  # the mode is baked in when the step is traced
+            return super().apply_gradients(grads_and_vars, name)
         pairs = [(gradient, variable) for gradient, variable in grads_and_vars if gradient is not None]
         with tf.init_scope():
             _ = self._optimizer.iterations
@@ -38,7 +38,7 @@ class NpuLossScaleOptimizer(tf.keras.mixed_precision.LossScaleOptimizer):  # typ
             self._loss_scale.update([tf.where(finite, 1.0, float("inf"))])
 
         def apply() -> Any:
-            return tf.group(self._optimizer.apply_gradients(pairs, name, experimental_aggregate_gradients))
+            return tf.group(self._optimizer.apply_gradients(pairs, name))
 
         def skip() -> Any:
             return tf.group(self._optimizer.iterations.assign_add(1, read_value=False))

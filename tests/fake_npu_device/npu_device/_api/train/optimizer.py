@@ -1,0 +1,6 @@
+"""Optimizers for an NPU."""
+from __future__ import annotations
+
+from npu_device.train.optimizer.npu_loss_scale_optimizer import NpuLossScaleOptimizer
+
+__all__ = ["NpuLossScaleOptimizer"]
