@@ -9,6 +9,7 @@ import functools
 import importlib
 import re
 import sys
+import threading
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from npu_overflow import living
@@ -63,6 +64,7 @@ _WANTED = (
         "compat.no_custom_links",
     ),
     _Wanted("python_function", ("tensorflow.python.ops.script_ops:py_func_common",), False, "compat.no_python"),
+    _Wanted("source_maps", ("tensorflow.python.util.tf_stack:_source_mapper_stacks",), False, "compat.no_generated_lines"),
     _Wanted("add_callback", ("tensorflow.python.framework.op_callbacks:add_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("remove_callback", ("tensorflow.python.framework.op_callbacks:remove_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
@@ -197,6 +199,14 @@ def run_again(op_type: str, inputs: List[Any], attrs: Any, outputs: int) -> List
     found = internals()
     context = found.get("context")()
     return list(found.get("run_op")(context._handle, context.device_name, op_type, inputs, attrs, outputs))
+
+
+def original_line(file: str, line: int) -> Optional[Tuple[str, int]]:
+    """File and line that a line of AutoGraph's code was made from, which this thread is running; None where that can't be told."""
+    stacks = internals().get("source_maps") if internals().has("source_maps") else {}
+    mappers = stacks.get(threading.get_ident())
+    origin = mappers[-1].get_effective_source_map().get((file, line)) if mappers else None
+    return (origin[0], origin[1]) if origin else None
 
 
 def handle_type(handle: Any) -> Optional[Any]:

@@ -12,8 +12,8 @@ import contextlib
 import logging
 import sys
 import threading
-from types import TracebackType
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Type
+from types import CodeType, TracebackType
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
@@ -120,6 +120,7 @@ class Hooks:
         self._lines = lines
         self._apply = apply
         self._undo: List[Callable[[], None]] = []
+        self._gradients: Set[CodeType] = set()  # code that runs a gradient function
         self._thread = _Thread()
         self._call = 0
         self._count = 0
@@ -228,6 +229,7 @@ class Hooks:
             with self._backward_of(forward.op if isinstance(forward, _Forward) else None, scope):
                 return real(*args[:-1], scope)
 
+        self._gradients.add(gradient_function.__code__)
         return gradient_function
 
     def _record_operation(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -245,6 +247,7 @@ class Hooks:
                 with self._backward_of(op, scope):
                     return backward_function(*args, **kwargs)
 
+            self._gradients.add(observed.__code__)
             return real(op_type, output_tensors, input_tensors, observed, forward_function)
 
         return record_operation
@@ -349,10 +352,13 @@ class Hooks:
         thread, scope, names = self._thread, self._scope(), self._present_names()
         op = Op(self._count, op_type, names.of_operator(op_type, name, scope), scope, call=self._call, replica=thread.replica, iteration=names.iteration)
         self._count += 1
+        frame = sys._getframe(2)
         if thread.gradient is not None:
-            op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location
+            op.phase, op.forward = "backward", thread.gradient.name
+            inside = self._lines.here(frame, self._gradients) if self._lines is not None else None  # a gradient that the user wrote
+            op.location = inside or thread.gradient.location
         elif thread.backward:
             op.phase = "backward"
         if op.location is None and self._lines is not None:
-            op.location = self._lines.here(sys._getframe(2))
+            op.location = self._lines.here(frame)
         return op

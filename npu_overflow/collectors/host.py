@@ -196,7 +196,7 @@ class HostCollector(Collector):
         before = self._readings()
         watcher = StepWatcher(Unlogged(), {}, self._variable_names(), self._options().max_memory)
         try:
-            hooks = Hooks(Careful(watcher), SourceLines(_nowhere.__code__), apply="run", functions="compiled")
+            hooks = Hooks(Careful(watcher), SourceLines(_nowhere.__code__, compat.original_line), apply="run", functions="compiled")
             hooks.__enter__()
         except CannotCollect as error:
             self._failed(step, error)

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Origin, key_of
 from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher, TooLong
@@ -169,7 +170,7 @@ class Replay:
         """One run at the step's loss scale, or at a low one; everything it writes is put back."""
         with scaled(self._scales, lower_scale):
             try:
-                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
+                with Hooks(watcher, SourceLines(_boundary.__code__, compat.original_line), self._apply) as hooks:
                     self._run_step(hooks, undo)
             finally:
                 undo.undo()  # before the scale: the step itself may have written it
