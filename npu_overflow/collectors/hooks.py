@@ -9,6 +9,8 @@ All hooks are process-wide except in effect: other threads pass straight through
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import sys
 import threading
@@ -108,7 +110,10 @@ class Hooks:
         watcher: is told of every operator.
         lines: finds the user's source line, or None.
         apply: what happens where an optimizer would apply gradients: "skip" (nothing, the step goes on) or "run".
-        functions: whether tf.functions run operator by operator ("eager") or as they are ("compiled").
+        functions: whether tf.functions run operator by operator ("eager"), so as AutoGraph rewrites them ("rewritten"), or as they are ("compiled").
+
+    Attributes:
+        asked: the user's code asked tensors for their truth or their rows, which only code that AutoGraph rewrites can do when it is traced.
 
     Raises:
         CannotCollect: another thread is observing, or TensorFlow lacks what is needed.
@@ -120,6 +125,7 @@ class Hooks:
         self._lines = lines
         self._apply = apply
         self._undo: List[Callable[[], None]] = []
+        self.asked = False
         self._gradients: Set[CodeType] = set()  # code that runs a gradient function
         self._thread = _Thread()
         self._call = 0
@@ -169,8 +175,9 @@ class Hooks:
         self._undo += install_loops(self._names)
         if internals.has("python_function"):
             self._undo.append(internals.replace("python_function", self._python_function(internals.get("python_function"))))
-        if self._functions == "eager":
+        if self._functions != "compiled":
             self._install_functions(internals)
+            self._install_rewriting(internals)
         self._undo += intercept(self._mine, self._given)
 
     def next_call(self) -> None:
@@ -307,11 +314,40 @@ class Hooks:
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             # What the global switch run_functions_eagerly does, for this thread only.
-            if hooks._mine() and internals.get("context")().executing_eagerly():
-                return function.python_function(*args, **kwargs)
-            return real(function, *args, **kwargs)
+            if not (hooks._mine() and internals.get("context")().executing_eagerly()):
+                return real(function, *args, **kwargs)
+            body = function.python_function
+            if hooks._functions == "rewritten" and getattr(function, "_autograph", True):
+                body = compat.rewritten(body, asked_for=True)
+            return body(*args, **kwargs)
 
         self._patch(kind, "__call__", call)
+
+    def _install_rewriting(self, internals: compat.Internals) -> None:
+        """Notice what only AutoGraph makes legal; where its code is wanted, let it rewrite the layers that Keras lets it rewrite."""
+        if not (internals.has("rewritten") and internals.has("unwrap")) or self._lines is None:
+            return
+        if self._functions == "rewritten":
+            for kind in compat.rewritten_layers():
+                self._patch(kind, "call", self._rewritten_call(vars(kind)["call"]))
+        else:
+            for kind, name in compat.tensor_questions():
+                self._patch(kind, name, self._noticed(getattr(kind, name), self._lines))
+
+    def _rewritten_call(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (compat.rewritten(real, asked_for=False) if self._observing() else real)(*args, **kwargs)
+
+        call.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
+        return call
+
+    def _noticed(self, real: Callable[..., Any], lines: SourceLines) -> Callable[..., Any]:
+        def question(tensor: Any) -> Any:
+            self.asked = self.asked or (self._observing() and lines.kind(sys._getframe(1).f_code) == "user")
+            return real(tensor)
+
+        return question
 
     def _given(self, optimizer: Any, gradients: List[Any]) -> bool:
         """An optimizer was given gradients; returns whether it shall apply them."""

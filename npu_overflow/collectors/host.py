@@ -261,6 +261,7 @@ class HostCollector(Collector):
                 workers=self._training.world_size if self._training else 1,
                 python=self._python,
                 max_seconds=self._options().max_collect_seconds,
+                compiled=step_of_user.compiled,
             )
             found = replay.findings()
         except CannotCollect as error:

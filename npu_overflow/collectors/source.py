@@ -62,9 +62,7 @@ class SourceLines:
             if code is self._boundary:
                 inside = False
             else:
-                kind = self._known.get(code)
-                if kind is None:
-                    kind = self._known[code] = self._kind(code)
+                kind = self.kind(code)
                 if kind:
                     place = (code.co_filename, frame.f_lineno) if kind == "user" else self._original(code.co_filename, frame.f_lineno)
                     if place is not None and (kind == "user" or is_user_file(place[0], self._roots)):
@@ -72,11 +70,13 @@ class SourceLines:
             frame = frame.f_back
         return None
 
-    def _kind(self, code: CodeType) -> str:
+    def kind(self, code: CodeType) -> str:
         """"user", "generated" (AutoGraph's code, whose file has any name) or ""."""
-        if _AUTOGRAPH in code.co_freevars:
-            return "generated"
-        return "user" if is_user_file(code.co_filename, self._roots) else ""
+        kind = self._known.get(code)
+        if kind is None:
+            users = "user" if is_user_file(code.co_filename, self._roots) else ""
+            kind = self._known[code] = "generated" if _AUTOGRAPH in code.co_freevars else users
+        return kind
 
 
 def shown(location: Location) -> str:
