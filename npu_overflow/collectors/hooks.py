@@ -43,6 +43,12 @@ class Watcher:
     def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """An optimizer was given gradients."""
 
+    def taped(self, gradients: Any) -> None:
+        """``tape.gradient`` gave gradients of variables."""
+
+    def returned(self, tensors: Sequence[Any]) -> None:
+        """An outermost call of a tf.function returned tensors."""
+
     def python(self) -> None:
         """A Python function (``tf.numpy_function``) is about to run; raise to prevent it."""
 
@@ -70,6 +76,11 @@ class Careful(Watcher):
             if self._watcher is not None:
                 self._watcher.gradients(optimizer, gradients)
 
+    def taped(self, gradients: Any) -> None:
+        with self._guarded():
+            if self._watcher is not None:
+                self._watcher.taped(gradients)
+
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
@@ -94,6 +105,7 @@ class _Thread(threading.local):
     replica = 0
     last: Optional[_Forward] = None  # the operator that ran last
     gradient: Optional[Op] = None  # forward operator of the gradient function that is running
+    functions = 0  # depth of running tf.functions
     backward = 0  # depth of running tape.gradient calls
 
     def __init__(self) -> None:
@@ -289,9 +301,13 @@ class Hooks:
                 return real(tape, *args, **kwargs)
             hooks._thread.backward += 1
             try:
-                return real(tape, *args, **kwargs)
+                gradients = real(tape, *args, **kwargs)
             finally:
                 hooks._thread.backward -= 1
+            sources = args[1] if len(args) > 1 else kwargs.get("sources")
+            if any(compat.handles_of(source) for source in tf.nest.flatten(sources)):
+                hooks._told(lambda: hooks._watcher.taped(tf.nest.flatten(gradients)))
+            return gradients
 
         self._patch(tf.GradientTape, "gradient", gradient)
 
@@ -308,6 +324,8 @@ class Hooks:
         return thread.names.backward_of(thread.gradient.iteration) if thread.gradient is not None else thread.names
 
     def _install_functions(self, internals: compat.Internals) -> None:
+        import tensorflow as tf
+
         kind = internals.get("function_class")
         real = kind.__call__
         hooks = self
@@ -319,7 +337,14 @@ class Hooks:
             body = function.python_function
             if hooks._functions == "rewritten" and getattr(function, "_autograph", True):
                 body = compat.rewritten(body, asked_for=True)
-            return body(*args, **kwargs)
+            hooks._thread.functions += 1
+            try:
+                result = body(*args, **kwargs)
+            finally:
+                hooks._thread.functions -= 1
+            if not hooks._thread.functions:
+                hooks._told(lambda: hooks._watcher.returned(tf.nest.flatten(result, expand_composites=True)))
+            return result
 
         self._patch(kind, "__call__", call)
 

@@ -60,6 +60,12 @@ class StepFindings:
     operators: int = 0
     not_held: int = 0
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether nothing was found, or only that it lies inside a call of a tf.function."""
+        guilty = [origin.op for origin in self.origins if origin.key in self.guilty]
+        return not self.reached or any(op is not None and op.type.startswith("__") for op in guilty)
+
 
 class Replay:
     """Runs one step again and again, each time undone.
