@@ -52,6 +52,15 @@ _WANTED = (
     _Wanted("name_scope", ("tensorflow.python.framework.ops:get_name_scope",), False, "compat.no_names"),
     _Wanted("open_scope", ("tensorflow.python.framework.ops:name_scope",), False, "compat.no_scopes"),
     _Wanted("scope_class", ("tensorflow.python.framework.ops:name_scope_v2",), False, "compat.no_scopes"),
+    _Wanted(
+        "case_branches",
+        (
+            "tensorflow.python.ops.control_flow_switch_case:_indexed_case_verify_and_canonicalize_args",
+            "tensorflow.python.ops.control_flow_ops:_indexed_case_verify_and_canonicalize_args",
+        ),
+        False,
+        "compat.no_scopes",
+    ),
     _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
     _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
     _Wanted("tape_records", ("tensorflow.python.eager.execute:must_record_gradient",), False, "compat.no_phase"),

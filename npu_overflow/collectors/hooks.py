@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
-from npu_overflow.collectors.naming import GraphNames, install_loops, install_scopes
+from npu_overflow.collectors.naming import GraphNames, install_cases, install_loops, install_scopes
 from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
@@ -184,7 +184,7 @@ class Hooks:
             self._undo.append(internals.replace("record_operation", self._record_operation(internals.get("record_operation"))))
         self._install_tape()
         self._undo += install_scopes(self._names, self._scope)
-        self._undo += install_loops(self._names)
+        self._undo += install_loops(self._names) + install_cases(self._names)
         if internals.has("python_function"):
             self._undo.append(internals.replace("python_function", self._python_function(internals.get("python_function"))))
         if self._functions != "compiled":
