@@ -90,6 +90,8 @@ class Session(Reporting, Restarting, Pausing):
         self._active = self._paused = False
         self._writing = threading.RLock()
         self._collector: Optional[Collector] = None
+        self._applications: Any = None  # where optimizers are seen to end steps in Python
+        self._marked = False  # inside a step that the user marked
         self._training: Optional[Training] = None
         self._ranks = ranks.Ranks()
 
@@ -222,6 +224,8 @@ class Session(Reporting, Restarting, Pausing):
         if any(known.optimizer is reader.optimizer for known in self._training.readers):
             return
         self._training.readers.append(reader)
+        if self._applications is not None:
+            self._applications.see(reader.optimizer)
         options = self.options
         policy = Policy(
             options.patience,
@@ -395,6 +399,22 @@ class Session(Reporting, Restarting, Pausing):
             self._collector.moved(call)
             self.after_steps(steps)
 
+    @_harmless
+    def _after_application(self, optimizer: Any) -> None:
+        """An optimizer ended a step in Python, outside every tf.function."""
+        if self._marked:
+            return
+        self._renew()
+        self._look_for_late_optimizers()
+        steps = self._moved()
+        if steps:
+            self._step_ended(self._step, optimizer=optimizer)
+            self.after_steps(steps)
+
+    def _step_ended(self, step: int, overflowed: Optional[bool] = None, optimizer: Any = None) -> None:
+        if self.state == "collecting" and self._collector is not None:
+            self._collector.step_ended(step, overflowed, optimizer)
+
     def _loss_seen(self, step: int, finite: bool) -> None:
         """Steps between two non-finite losses, whose own are hidden in a running mean, overflowed too: nothing guards the weights."""
         if not finite and self._lost_since is not None and self._training is not None:
@@ -425,10 +445,17 @@ class Session(Reporting, Restarting, Pausing):
     def surround(self, undo: List[Callable[[], None]]) -> None:
         """See the calls of tf.functions on this thread and the optimizers that are still to be made; ``undo`` gets what ends it."""
         from npu_overflow.collectors.functions import FunctionCalls
+        from npu_overflow.collectors.optimizers import Applications
 
         calls = FunctionCalls(self.function_call)
         calls.install()
         undo.append(calls.remove)
+        self._applications = Applications(calls.concerned, self._after_application)
+        self._applications.install()
+        undo.append(self._applications.remove)
+        assert self._training is not None
+        for reader in self._training.readers:
+            self._applications.see(reader.optimizer)
 
         def made(optimizer: Any) -> None:
             calls.reinstall()  # of an adapter that was loaded after this
@@ -447,11 +474,15 @@ class Session(Reporting, Restarting, Pausing):
         self._look_for_late_optimizers()
         self._force(self._step, 1)
         before, calls = self._step, self._calls
-        if self.state == "collecting" and not self._collector.knows_functions:
-            with self._collector.observed_step(self._step):
+        self._marked = True
+        try:
+            if self.state == "collecting" and not self._collector.knows_functions:
+                with self._collector.observed_step(self._step):
+                    yield
+            else:
                 yield
-        else:
-            yield
+        finally:
+            self._marked = False
         if self._step == before:  # no tf.function in it has told of the step already
             self.after_steps(max(self._moved(), 1) if self._calls == calls else 1)
 
@@ -461,9 +492,15 @@ class Session(Reporting, Restarting, Pausing):
         if not self._policies:
             self._policies.append(Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale,
                                          counts_skipped_steps=False, floor=None, dynamic=scale is not None, guarded=scale is not None))
+        self._force(self._step, 1)
         self._step += 1
         reading = None if scale is None else loss_scale.Reading(float(scale))
-        self._judge(self._policies[0], self._policies[0].look(self._step - 1, 1, reading, finite))
+        look = self._policies[0].look(self._step - 1, 1, reading, finite)
+        if self._training is not None and not self._training.readers:  # else the optimizer has told of it
+            self._step_ended(self._step - 1, bool(look.overflows))
+        self._judge(self._policies[0], look)
+        if self.state == "collecting":
+            self._finish_if_enough()
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 

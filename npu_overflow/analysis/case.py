@@ -37,6 +37,7 @@ class Case:
         origin: what held the value first, as in ``Operator``.
         origin_detail: its name, element and value, or None.
         variables: inputs ("input.0") that were read from a variable, by its name.
+        cured_by_scale: whether a replay with a low loss scale stayed finite; None: not tried.
     """
 
     op_type: Optional[str]
@@ -55,6 +56,7 @@ class Case:
     origin: str = "operator"
     origin_detail: Optional[Mapping[str, Any]] = None
     variables: Mapping[str, str] = field(default_factory=dict)
+    cured_by_scale: Optional[bool] = None
 
     @property
     def plain_type(self) -> str:

@@ -114,4 +114,5 @@ def _case(context: Context, index: int) -> Case:
         origin=host.origin if host is not None else "operator",
         origin_detail=host.origin_detail if host is not None else None,
         variables=host.variables if host is not None else {},
+        cured_by_scale=host.cured_by_scale if host is not None else None,
     )

@@ -107,7 +107,7 @@ def gradient_scale(case: Case) -> Evidence:
     """A gradient overflows while the forward pass is clean."""
     if case.spared or not case.forward_clean or scale_at_floor(case) is not None:
         return None
-    if not case.backward:
+    if not case.backward or case.cured_by_scale is False:
         return None
     return {} if case.loss_scale is None else {"loss_scale": case.loss_scale}
 

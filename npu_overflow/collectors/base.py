@@ -129,6 +129,14 @@ class Collector(abc.ABC):
     def after_function(self, call: Any, step: int) -> None:
         """While collecting, after such a call; its result is in ``call.result``."""
 
+    def step_ended(self, step: int, overflowed: Optional[bool] = None, optimizer: Any = None) -> None:
+        """While collecting: a step ended in Python, after the calls of tf.functions that made it.
+
+        Args:
+            overflowed: what the user said of it; None: the loss scale tells.
+            optimizer: the one that ended it, if one did: several can end one step.
+        """
+
     #: whether calls of tf.functions were seen to move an optimizer: then marked steps need no observing of their own
     knows_functions = False
 

@@ -9,6 +9,7 @@ import functools
 import importlib
 import re
 import sys
+import threading
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from npu_overflow import living
@@ -52,6 +53,15 @@ _WANTED = (
     _Wanted("open_scope", ("tensorflow.python.framework.ops:name_scope",), False, "compat.no_scopes"),
     _Wanted("scope_class", ("tensorflow.python.framework.ops:name_scope_v2",), False, "compat.no_scopes"),
     _Wanted("match_arguments", ("tensorflow.python.eager.execute:args_to_matching_eager",), False, "compat.no_scopes"),
+    _Wanted(
+        "case_branches",
+        (
+            "tensorflow.python.ops.control_flow_switch_case:_indexed_case_verify_and_canonicalize_args",
+            "tensorflow.python.ops.control_flow_ops:_indexed_case_verify_and_canonicalize_args",
+        ),
+        False,
+        "compat.no_scopes",
+    ),
     _Wanted("record_gradient", ("tensorflow.python.eager.execute:record_gradient",), False, "compat.no_links"),
     _Wanted("tell_tape", ("tensorflow.python.pywrap_tfe:TFE_Py_RecordGradient",), False, "compat.no_links"),
     _Wanted("tape_records", ("tensorflow.python.eager.execute:must_record_gradient",), False, "compat.no_phase"),
@@ -64,6 +74,9 @@ _WANTED = (
         "compat.no_custom_links",
     ),
     _Wanted("python_function", ("tensorflow.python.ops.script_ops:py_func_common",), False, "compat.no_python"),
+    _Wanted("source_maps", ("tensorflow.python.util.tf_stack:_source_mapper_stacks",), False, "compat.no_generated_lines"),
+    _Wanted("rewritten", ("tensorflow.python.autograph.impl.api:convert",), False, "compat.no_rewriting"),
+    _Wanted("unwrap", ("tensorflow.python.util.tf_decorator:unwrap",), False, "compat.no_rewriting"),
     _Wanted("add_callback", ("tensorflow.python.framework.op_callbacks:add_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("remove_callback", ("tensorflow.python.framework.op_callbacks:remove_op_callback",), False, "compat.no_graph_replay"),
     _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
@@ -198,6 +211,36 @@ def run_again(op_type: str, inputs: List[Any], attrs: Any, outputs: int) -> List
     found = internals()
     context = found.get("context")()
     return list(found.get("run_op")(context._handle, context.device_name, op_type, inputs, attrs, outputs))
+
+
+def original_line(file: str, line: int) -> Optional[Tuple[str, int]]:
+    """File and line that a line of AutoGraph's code was made from, which this thread is running; None where that can't be told."""
+    stacks = internals().get("source_maps") if internals().has("source_maps") else {}
+    mappers = stacks.get(threading.get_ident())
+    origin = mappers[-1].get_effective_source_map().get((file, line)) if mappers else None
+    return (origin[0], origin[1]) if origin else None
+
+
+def rewritten(function: Callable[..., Any], asked_for: bool) -> Callable[..., Any]:
+    """A Python function as AutoGraph rewrites it when it is traced: loops and branches on tensors are TensorFlow's.
+
+    Args:
+        asked_for: by a tf.function of its own, so that it is rewritten wherever it comes from.
+    """
+    return internals().get("rewritten")(recursive=True, user_requested=asked_for)(internals().get("unwrap")(function)[1])  # type: ignore[no-any-return]
+
+
+def rewritten_layers() -> List[type]:
+    """Classes of layers and models whose ``call`` Keras 2 lets AutoGraph rewrite when it is traced: those of users (Keras 3 rewrites none)."""
+    bases = [getattr(getattr(sys.modules.get(name), "layers", None), "Layer", None) for name in ("keras", "tf_keras")]
+    kinds = living.derived([base for base in bases if isinstance(base, type) and hasattr(base, "_autographed_call")])
+    return [kind for kind in kinds if "call" in vars(kind) and kind.__module__.split(".")[0] not in ("keras", "tf_keras", "tensorflow")]
+
+
+def tensor_questions() -> List[Tuple[type, str]]:
+    """Where Python asks an eager tensor for its truth, and for its rows: class and name of the method."""
+    kinds = internals().get("eager_tensor").__mro__
+    return [(next(kind for kind in kinds if name in vars(kind)), name) for name in ("__bool__", "__iter__")]
 
 
 def handle_type(handle: Any) -> Optional[Any]:

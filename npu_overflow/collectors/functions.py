@@ -4,12 +4,13 @@ One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, 
 """
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 from npu_overflow.collectors import batches, compat
 
-__all__ = ["Call", "FunctionCalls", "draws_of", "mapped", "needed", "pair_up", "tensors_in", "writes_variables"]
+__all__ = ["Call", "FunctionCalls", "computes_gradients", "draws_of", "giving_gradients", "mapped", "needed", "pair_up", "tensors_in", "writes_variables"]
 
 Handler = Callable[["Call", Callable[..., Any]], Any]
 
@@ -205,6 +206,21 @@ def needed(calls: List[Call], writes: Callable[[Call], bool], several_workers: b
     return kept
 
 
+def giving_gradients(calls: List[Call], writes: Callable[[Call], bool], several_workers: bool = False) -> List[Call]:
+    """The calls of a step that ended in Python: those that compute gradients, with what these need; all where none is seen to."""
+    kept: List[Call] = []
+    for i, call in enumerate(calls):
+        if computes_gradients(call):
+            kept += needed(calls[: i + 1], writes, several_workers)
+    return [call for call in calls if any(call is item for item in kept)] or calls
+
+
+def computes_gradients(call: Call) -> bool:
+    """Whether the function's graph has a backward pass."""
+    graph = _graph_of(call)
+    return graph is None or any(re.search(r"(^|/)(gradient_tape|gradients)/", node.name) for node in _nodes(graph))
+
+
 def _looks(structure: Any) -> List[Tuple[Any, Any]]:
     """Types and shapes of the tensors of a list or tuple, in order."""
     if not isinstance(structure, (tuple, list)):
@@ -227,12 +243,12 @@ def draws_of(call: Call) -> Optional[int]:
 def writes_variables(call: Call) -> bool:
     """Whether the function's graph writes any variable."""
     graph = _graph_of(call)
-    if graph is None:
-        return True
-    nodes = list(graph.node)
-    for function in graph.library.function:
-        nodes += function.node_def
-    return any(node.op.startswith(("Assign", "ResourceApply", "ResourceScatter")) for node in nodes)
+    return graph is None or any(node.op.startswith(("Assign", "ResourceApply", "ResourceScatter")) for node in _nodes(graph))
+
+
+def _nodes(graph: Any) -> List[Any]:
+    """Nodes of a graph and of its functions."""
+    return [*graph.node, *[node for function in graph.library.function for node in function.node_def]]
 
 
 def _graph_of(call: Call) -> Any:

@@ -9,15 +9,17 @@ All hooks are process-wide except in effect: other threads pass straight through
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import sys
 import threading
-from types import TracebackType
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Type
+from types import CodeType, TracebackType
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Type
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
-from npu_overflow.collectors.naming import GraphNames, install_arguments, install_loops, install_scopes
+from npu_overflow.collectors.naming import GraphNames, install_arguments, install_cases, install_loops, install_scopes
 from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
@@ -40,6 +42,12 @@ class Watcher:
 
     def gradients(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """An optimizer was given gradients."""
+
+    def taped(self, gradients: Any) -> None:
+        """``tape.gradient`` gave gradients of variables."""
+
+    def returned(self, tensors: Sequence[Any]) -> None:
+        """An outermost call of a tf.function returned tensors."""
 
     def python(self) -> None:
         """A Python function (``tf.numpy_function``) is about to run; raise to prevent it."""
@@ -68,6 +76,11 @@ class Careful(Watcher):
             if self._watcher is not None:
                 self._watcher.gradients(optimizer, gradients)
 
+    def taped(self, gradients: Any) -> None:
+        with self._guarded():
+            if self._watcher is not None:
+                self._watcher.taped(gradients)
+
     @contextlib.contextmanager
     def _guarded(self) -> Iterator[None]:
         try:
@@ -92,6 +105,7 @@ class _Thread(threading.local):
     replica = 0
     last: Optional[_Forward] = None  # the operator that ran last
     gradient: Optional[Op] = None  # forward operator of the gradient function that is running
+    functions = 0  # depth of running tf.functions
     backward = 0  # depth of running tape.gradient calls
 
     def __init__(self) -> None:
@@ -108,7 +122,10 @@ class Hooks:
         watcher: is told of every operator.
         lines: finds the user's source line, or None.
         apply: what happens where an optimizer would apply gradients: "skip" (nothing, the step goes on) or "run".
-        functions: whether tf.functions run operator by operator ("eager") or as they are ("compiled").
+        functions: whether tf.functions run operator by operator ("eager"), so as AutoGraph rewrites them ("rewritten"), or as they are ("compiled").
+
+    Attributes:
+        asked: the user's code asked tensors for their truth or their rows, which only code that AutoGraph rewrites can do when it is traced.
 
     Raises:
         CannotCollect: another thread is observing, or TensorFlow lacks what is needed.
@@ -120,6 +137,8 @@ class Hooks:
         self._lines = lines
         self._apply = apply
         self._undo: List[Callable[[], None]] = []
+        self.asked = False
+        self._gradients: Set[CodeType] = set()  # code that runs a gradient function
         self._thread = _Thread()
         self._call = 0
         self._count = 0
@@ -166,11 +185,12 @@ class Hooks:
         self._install_tape()
         self._undo += install_scopes(self._names, self._scope)
         self._undo += install_arguments(self._names, self._scope)
-        self._undo += install_loops(self._names)
+        self._undo += install_loops(self._names) + install_cases(self._names)
         if internals.has("python_function"):
             self._undo.append(internals.replace("python_function", self._python_function(internals.get("python_function"))))
-        if self._functions == "eager":
+        if self._functions != "compiled":
             self._install_functions(internals)
+            self._install_rewriting(internals)
         self._undo += intercept(self._mine, self._given)
 
     def next_call(self) -> None:
@@ -229,6 +249,7 @@ class Hooks:
             with self._backward_of(forward.op if isinstance(forward, _Forward) else None, scope):
                 return real(*args[:-1], scope)
 
+        self._gradients.add(gradient_function.__code__)
         return gradient_function
 
     def _record_operation(self, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -246,6 +267,7 @@ class Hooks:
                 with self._backward_of(op, scope):
                     return backward_function(*args, **kwargs)
 
+            self._gradients.add(observed.__code__)
             return real(op_type, output_tensors, input_tensors, observed, forward_function)
 
         return record_operation
@@ -280,9 +302,13 @@ class Hooks:
                 return real(tape, *args, **kwargs)
             hooks._thread.backward += 1
             try:
-                return real(tape, *args, **kwargs)
+                gradients = real(tape, *args, **kwargs)
             finally:
                 hooks._thread.backward -= 1
+            sources = args[1] if len(args) > 1 else kwargs.get("sources")
+            if any(compat.handles_of(source) for source in tf.nest.flatten(sources)):
+                hooks._told(lambda: hooks._watcher.taped(tf.nest.flatten(gradients)))
+            return gradients
 
         self._patch(tf.GradientTape, "gradient", gradient)
 
@@ -299,17 +325,55 @@ class Hooks:
         return thread.names.backward_of(thread.gradient.iteration) if thread.gradient is not None else thread.names
 
     def _install_functions(self, internals: compat.Internals) -> None:
+        import tensorflow as tf
+
         kind = internals.get("function_class")
         real = kind.__call__
         hooks = self
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             # What the global switch run_functions_eagerly does, for this thread only.
-            if hooks._mine() and internals.get("context")().executing_eagerly():
-                return function.python_function(*args, **kwargs)
-            return real(function, *args, **kwargs)
+            if not (hooks._mine() and internals.get("context")().executing_eagerly()):
+                return real(function, *args, **kwargs)
+            body = function.python_function
+            if hooks._functions == "rewritten" and getattr(function, "_autograph", True):
+                body = compat.rewritten(body, asked_for=True)
+            hooks._thread.functions += 1
+            try:
+                result = body(*args, **kwargs)
+            finally:
+                hooks._thread.functions -= 1
+            if not hooks._thread.functions:
+                hooks._told(lambda: hooks._watcher.returned(tf.nest.flatten(result, expand_composites=True)))
+            return result
 
         self._patch(kind, "__call__", call)
+
+    def _install_rewriting(self, internals: compat.Internals) -> None:
+        """Notice what only AutoGraph makes legal; where its code is wanted, let it rewrite the layers that Keras lets it rewrite."""
+        if not (internals.has("rewritten") and internals.has("unwrap")) or self._lines is None:
+            return
+        if self._functions == "rewritten":
+            for kind in compat.rewritten_layers():
+                self._patch(kind, "call", self._rewritten_call(vars(kind)["call"]))
+        else:
+            for kind, name in compat.tensor_questions():
+                self._patch(kind, name, self._noticed(getattr(kind, name), self._lines))
+
+    def _rewritten_call(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return (compat.rewritten(real, asked_for=False) if self._observing() else real)(*args, **kwargs)
+
+        call.__signature__ = inspect.signature(real)  # type: ignore[attr-defined]
+        return call
+
+    def _noticed(self, real: Callable[..., Any], lines: SourceLines) -> Callable[..., Any]:
+        def question(tensor: Any) -> Any:
+            self.asked = self.asked or (self._observing() and lines.kind(sys._getframe(1).f_code) == "user")
+            return real(tensor)
+
+        return question
 
     def _given(self, optimizer: Any, gradients: List[Any]) -> bool:
         """An optimizer was given gradients; returns whether it shall apply them."""
@@ -350,10 +414,13 @@ class Hooks:
         thread, scope, names = self._thread, self._scope(), self._present_names()
         op = Op(self._count, op_type, names.of_operator(op_type, name, scope), scope, call=self._call, replica=thread.replica, iteration=names.iteration)
         self._count += 1
+        frame = sys._getframe(2)
         if thread.gradient is not None:
-            op.phase, op.forward, op.location = "backward", thread.gradient.name, thread.gradient.location
+            op.phase, op.forward = "backward", thread.gradient.name
+            inside = self._lines.here(frame, self._gradients) if self._lines is not None else None  # a gradient that the user wrote
+            op.location = inside or thread.gradient.location
         elif thread.backward:
             op.phase = "backward"
         if op.location is None and self._lines is not None:
-            op.location = self._lines.here(sys._getframe(2))
+            op.location = self._lines.here(frame)
         return op

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.functions import Call, needed, writes_variables
+from npu_overflow.collectors.functions import Call, computes_gradients, giving_gradients, needed, writes_variables
 from npu_overflow.collectors.graph_replay import findings_by_graph
 from npu_overflow.collectors.hooks import Careful, Hooks
 from npu_overflow.collectors.host_tree import HostTree
@@ -27,6 +27,7 @@ log = logging.getLogger("npu_overflow")
 
 MAX_CALLS = 16  # calls of tf.functions that make one step of a custom loop
 
+Otherwise = Union[StepFindings, CannotCollect, None]
 Readings = List[Tuple[Any, Any]]  # reader, what it read
 
 
@@ -43,6 +44,8 @@ class HostCollector(Collector):
         self._collected = 0
         self._told: List[Tuple[str, Dict[str, Any]]] = []
         self._calls: List[Call] = []
+        self._enders: List[Any] = []  # optimizers (None: the user's word) that ended the step which these calls made
+        self._in_place = False  # the present step is observed in place
         self._readings_before: Readings = []
         self._snapshot: Optional[Snapshot] = None
         self._graph_tried = False
@@ -71,7 +74,8 @@ class HostCollector(Collector):
         self._collected = 0
         self._tree = self._path = self._names = self._living = self._moving_states = self._snapshot = None
         self._graph_tried = False
-        self._calls = []
+        self._calls, self._enders, self._in_place = [], [], False
+        self._readings_before = self._readings()
         self._told = [(item.lost, {"name": item.name}) for item in compat.missing()]
         self.reason = None
 
@@ -152,6 +156,8 @@ class HostCollector(Collector):
         """While armed, keep the call until an optimizer has moved; where nothing skips an overflowing step, replay it now."""
         if not self._armed:
             return
+        if self._enders:
+            self._calls, self._enders = [], []
         self._calls = [*self._calls[-MAX_CALLS + 1 :], call]
         take_batches(call)
         self._readings_before = self._readings()
@@ -171,6 +177,23 @@ class HostCollector(Collector):
         if self._armed and not self._early(before) and _overflowed(before, self._readings(), 1):
             self._attempt(step, self._function_step(), before, self._snapshot)
 
+    def step_ended(self, step: int, overflowed: Optional[bool] = None, optimizer: Any = None) -> None:
+        """A step ended in Python: replay the calls that gave its gradients, if it overflowed. Without any nothing of it was seen."""
+        if not self._armed or self._in_place:
+            return
+        if optimizer is None or optimizer in self._enders:
+            self._calls, self._enders = self._calls if not self._enders else [], []
+        self._enders.append(optimizer)
+        before = self._readings_before
+        if overflowed is None:
+            overflowed = _overflowed(before, self._readings(), 1)
+        unseen = None if any(computes_gradients(call) for call in self._calls) else CannotCollect("replay.unmarked")
+        if self._calls and (overflowed or self._is_forced()):
+            self._attempt(step, self._ended_step(), before, self._snapshot, otherwise=unseen if overflowed else None)
+        elif overflowed and unseen is not None:
+            self._failed(step, unseen)
+        self._readings_before = self._readings()
+
     def moved(self, call: Call) -> None:
         """The call ended a training step."""
         self._moving[id(call.function)] = call.function
@@ -184,6 +207,9 @@ class HostCollector(Collector):
     def _function_step(self) -> FunctionStep:
         return FunctionStep(needed(self._calls, self._writes, self._several()))
 
+    def _ended_step(self) -> FunctionStep:
+        return FunctionStep(giving_gradients(self._calls, self._writes, self._several()))
+
     def _writes(self, call: Call) -> bool:
         key = id(call.function)
         if key not in self._writers:
@@ -192,23 +218,32 @@ class HostCollector(Collector):
 
     @contextlib.contextmanager
     def observed_step(self, step: int) -> Iterator[None]:
-        """Observe a step that runs eagerly anyway, in place: nothing is undone, as nothing is done twice."""
-        before = self._readings()
+        """Observe a step that runs eagerly anyway, in place: nothing is undone, as nothing is done twice. What happens inside calls of tf.functions
+        is not seen so: where the fault lies there, they are replayed.
+        """
+        before, self._calls, self._enders = self._readings(), [], []
         watcher = StepWatcher(Unlogged(), {}, self._variable_names(), self._options().max_memory)
         try:
-            hooks = Hooks(Careful(watcher), SourceLines(_nowhere.__code__), apply="run", functions="compiled")
+            hooks = Hooks(Careful(watcher), SourceLines(_nowhere.__code__, compat.original_line), apply="run", functions="compiled")
             hooks.__enter__()
         except CannotCollect as error:
             self._failed(step, error)
             yield
             return
+        self._in_place = True
         try:
             yield
         finally:
+            self._in_place = False
             hooks.__exit__(None, None, None)
         with self._harmless():
             if self._is_forced() or _overflowed(before, self._readings(), 1):
-                self._found(step, findings_by_flow(watcher))
+                found = findings_by_flow(watcher)
+                if self._calls and found.is_vague:
+                    self._attempt(step, self._ended_step(), before, self._snapshot, otherwise=found)
+                else:
+                    self._found(step, found)
+            self._calls = []
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
@@ -244,8 +279,14 @@ class HostCollector(Collector):
             self._attempt(step, step_of_user, readings, self._snapshot)
         self._snapshot = None
 
-    def _attempt(self, step: int, step_of_user: Any, readings: Readings, snapshot: Optional[Snapshot] = None) -> None:
-        """Replay a step and write what it shows. Nothing that goes wrong here touches the training."""
+    def _attempt(
+        self, step: int, step_of_user: Any, readings: Readings, snapshot: Optional[Snapshot] = None, otherwise: Otherwise = None
+    ) -> None:
+        """Replay a step and write what it shows. Nothing that goes wrong here touches the training.
+
+        Args:
+            otherwise: what is known already, or why the replay may miss the overflow: it holds where the replay shows none.
+        """
         scales: Scales = ()
         rewind = snapshot.without(self._scale_variables()) if snapshot else None  # each run of a replay has a scale of its own
         try:
@@ -261,18 +302,27 @@ class HostCollector(Collector):
                 workers=self._training.world_size if self._training else 1,
                 python=self._python,
                 max_seconds=self._options().max_collect_seconds,
+                compiled=step_of_user.compiled,
             )
             found = replay.findings()
         except CannotCollect as error:
-            self._by_graph(step, step_of_user, error, rewind, scales)
+            if not self._settled(step, otherwise):
+                self._by_graph(step, step_of_user, error, rewind, scales)
         except Exception as error:
             log.debug("replay failed", exc_info=True)
             self._failed(step, CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, error)))
         else:
-            if found.reached or self._is_forced() or step_of_user.steps > 1 or self._several():
+            if found.reached or (self._is_forced() and otherwise is None) or step_of_user.steps > 1 or self._several():
                 self._found(step, found)
-            else:
+            elif not self._settled(step, otherwise):
                 self._by_graph(step, step_of_user, None, rewind, scales)
+
+    def _settled(self, step: int, otherwise: Otherwise) -> bool:
+        if isinstance(otherwise, StepFindings):
+            self._found(step, otherwise)
+        elif otherwise is not None:
+            self._failed(step, otherwise)
+        return otherwise is not None
 
     def _by_graph(self, step: int, step_of_user: Any, error: Optional[CannotCollect], rewind: Optional[Snapshot], scales: Scales) -> None:
         """The eager replay failed or showed nothing: once in a collection, try the step as a graph."""

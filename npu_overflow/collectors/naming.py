@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from npu_overflow.collectors import compat
 
-__all__ = ["GraphNames", "install_arguments", "install_loops", "install_plain_layers", "install_scopes"]
+__all__ = ["GraphNames", "install_arguments", "install_cases", "install_loops", "install_plain_layers", "install_scopes"]
 
 
 class GraphNames:
@@ -165,6 +165,27 @@ def install_plain_layers(mine: Callable[[], bool]) -> List[Callable[[], None]]:
 def install_loops(names: Callable[[], Any]) -> List[Callable[[], None]]:
     """Let the body of ``tf.while_loop`` name its operators as one graph does, whatever the iteration. Returns what undoes it."""
     return [compat.patch(place, "while_loop", _observed_loop(place.while_loop, names)) for place in compat.loop_places()]
+
+
+def install_cases(names: Callable[[], Any]) -> List[Callable[[], None]]:
+    """Open the scope that a graph has around the branches of ``tf.switch_case``. Returns what undoes it."""
+    internals = compat.internals()
+    if not (internals.has("case_branches") and internals.has("scope_class")):
+        return []
+    real = internals.get("case_branches")
+
+    def scoped(branch: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            with internals.get("scope_class")("indexed_case"):
+                return branch()
+
+        return run
+
+    def branches(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs)
+        return found if names() is None else [scoped(branch) for branch in found]
+
+    return [internals.replace("case_branches", branches)]
 
 
 def _observed_loop(real: Callable[..., Any], names: Callable[[], Any]) -> Callable[..., Any]:

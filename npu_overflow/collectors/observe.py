@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Flow, Op, Origin, key_of, variable_key
@@ -88,6 +88,8 @@ class StepWatcher(Watcher):
         self.not_held = 0
         self.sinks = 0  # bits that reach a gradient given to an optimizer
         self.written = 0  # bits that reach a variable, for loops without an optimizer
+        self.of_tapes: Optional[int] = None  # bits that reach a gradient of a variable, for steps that hand their gradients out; None: no tape was asked
+        self.handed_out = 0  # bits that reach the result of a tf.function, for steps whose tape lies outside
         self.applied = 0  # how often an optimizer was given gradients
         self.bad_gradients = 0
         self._undo, self._variable_name = undo, variable_name
@@ -159,14 +161,20 @@ class StepWatcher(Watcher):
         """Gradients were given to an optimizer: what they carry has consequences."""
         self.applied += 1
         self._last_needed = len(self.held)
-        for gradient in gradients:
-            tensor = getattr(gradient, "values", gradient) if hasattr(gradient, "dense_shape") else gradient
-            if tensor is None or not hasattr(tensor, "_id"):
-                continue
-            self._meet(tensor)
-            bits = self.flow.carried(compat.tensor_id(tensor))
+        for bits in self._bits_of(gradients):
             self.bad_gradients += bool(bits)
             self.sinks |= bits
+
+    def taped(self, gradients: Sequence[Any]) -> None:
+        """Gradients of variables were computed: where no optimizer is seen to get them, these are what a step is for."""
+        self.of_tapes = self.of_tapes or 0
+        for bits in self._bits_of(gradients):
+            self.of_tapes |= bits
+
+    def returned(self, tensors: Sequence[Any]) -> None:
+        """A tf.function returned tensors."""
+        for bits in self._bits_of(tensors):
+            self.handed_out |= bits
 
     def python(self) -> None:
         """A Python function is about to run: refused where it can't be undone."""
@@ -181,10 +189,22 @@ class StepWatcher(Watcher):
 
     @property
     def consequences(self) -> int:
-        """Bits of the origins that had consequences: those in gradients; without an optimizer, those written to variables."""
-        return self.sinks if self.applied else self.written
+        """Bits of the origins that had consequences: those in gradients given to an optimizer; without one, those written to variables, or where
+        none were, those in gradients of variables, or where none were asked for, those in what the step returned.
+        """
+        if self.applied:
+            return self.sinks
+        return self.written or (self.handed_out if self.of_tapes is None else self.of_tapes)
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
+
+    def _bits_of(self, gradients: Sequence[Any]) -> Iterator[int]:
+        """Bits that each of the gradients carries."""
+        for gradient in gradients:
+            tensor = getattr(gradient, "values", gradient) if hasattr(gradient, "dense_shape") else gradient
+            if tensor is not None and hasattr(tensor, "_id"):
+                self._meet(tensor)
+                yield self.flow.carried(compat.tensor_id(tensor))
 
     def _meet(self, tensor: Any, op: Optional[Op] = None, position: int = 0) -> None:
         """Look at a tensor that no operator of this step has made."""

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Origin, key_of
 from npu_overflow.collectors.hooks import Hooks
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher, TooLong
@@ -59,6 +60,12 @@ class StepFindings:
     operators: int = 0
     not_held: int = 0
 
+    @property
+    def is_vague(self) -> bool:
+        """Whether nothing was found, or only that it lies inside a call of a tf.function."""
+        guilty = [origin.op for origin in self.origins if origin.key in self.guilty]
+        return not self.reached or any(op is not None and op.type.startswith("__") for op in guilty)
+
 
 class Replay:
     """Runs one step again and again, each time undone.
@@ -90,6 +97,7 @@ class Replay:
         workers: int = 1,
         python: Optional[PythonState] = None,
         max_seconds: float = math.inf,
+        compiled: bool = True,
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
@@ -97,6 +105,7 @@ class Replay:
         self._draws: Draws = {}
         self._most: Optional[int] = None  # operators a run may take
         self._until = time.monotonic() + max_seconds
+        self._compiled, self._asked, self._functions = compiled, False, "eager"
 
     def findings(self) -> StepFindings:
         """Replay the step and say whom to blame.
@@ -107,6 +116,8 @@ class Replay:
         first = self._observed(budget=self._max_memory)
         if first is None:
             raise CannotCollect("replay.too_long")
+        if self._asked and self._compiled:
+            first = self._rewritten(first)
         self._most = _LONGER * first.operators + _AT_LEAST
         found = StepFindings(held=first.kept, origins=first.flow.origins, operators=first.operators, not_held=first.not_held)
         candidates = first.flow.of_bits(first.consequences)
@@ -119,6 +130,20 @@ class Replay:
             low = self._observed(lower_scale=True)
             found.cured_by_scale = None if low is None else not low.consequences
         return found
+
+    def _rewritten(self, first: StepWatcher) -> StepWatcher:
+        """The step once more, as AutoGraph rewrites it: where Python asked tensors which way to go, the names in the training's graph are those of
+        TensorFlow's loops and branches. ``first`` where that shows something else, such as a loop over a data set, which is a graph even eagerly.
+        """
+        self._functions = "rewritten"
+        try:
+            again = self._observed(budget=self._max_memory)
+        except CannotCollect:
+            again = None
+        if again is not None and bool(again.consequences) == bool(first.consequences):
+            return again
+        self._functions = "eager"
+        return first
 
     def _guilty(self, candidates: List[Origin], found: StepFindings, ran: Set[str]) -> Tuple[str, ...]:
         """Keys of the guilty, by repair: the first that alone makes a gradient non-finite comes first. What only a repaired run does (one more
@@ -169,8 +194,11 @@ class Replay:
         """One run at the step's loss scale, or at a low one; everything it writes is put back."""
         with scaled(self._scales, lower_scale):
             try:
-                with Hooks(watcher, SourceLines(_boundary.__code__), self._apply) as hooks:
-                    self._run_step(hooks, undo)
+                with Hooks(watcher, SourceLines(_boundary.__code__, compat.original_line), self._apply, self._functions) as hooks:
+                    try:
+                        self._run_step(hooks, undo)
+                    finally:
+                        self._asked = self._asked or hooks.asked
             finally:
                 undo.undo()  # before the scale: the step itself may have written it
 

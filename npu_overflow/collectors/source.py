@@ -7,13 +7,15 @@ import re
 import sys
 import sysconfig
 from types import CodeType, FrameType
-from typing import Dict, Optional, Tuple
+from typing import Callable, Collection, Dict, Optional, Tuple
 
 __all__ = ["Location", "SourceLines", "is_user_file", "package_roots"]
 
+Place = Tuple[str, int]  # file, line
 Location = Tuple[str, int, str]  # file, line, kind: "call" (inside the model or step) or "fit" (only the training call is known)
 
 _NOTEBOOK = re.compile(r"ipykernel_\d+|^<ipython-input-")
+_AUTOGRAPH = "ag__"  # what the code that AutoGraph generates calls AutoGraph
 
 
 @functools.lru_cache(maxsize=1)  # some 2 ms, and asked for in every replay
@@ -44,28 +46,37 @@ class SourceLines:
 
     Args:
         boundary: code of the function that runs the replayed step: frames above it belong to the step, frames below to the training call.
+        original: the line that a line of AutoGraph's code was made from, or None.
     """
 
-    def __init__(self, boundary: CodeType) -> None:
-        self._boundary = boundary
+    def __init__(self, boundary: CodeType, original: Callable[[str, int], Optional[Place]] = lambda file, line: None) -> None:
+        self._boundary, self._original = boundary, original
         self._roots = package_roots()
-        self._known: Dict[CodeType, bool] = {}
+        self._known: Dict[CodeType, str] = {}
 
-    def here(self, frame: Optional[FrameType]) -> Optional[Location]:
-        """The nearest user line from ``frame`` outwards, or None."""
+    def here(self, frame: Optional[FrameType], until: Collection[CodeType] = ()) -> Optional[Location]:
+        """The nearest user line from ``frame`` outwards, or None where there is none before a frame that runs one of ``until``."""
         inside = True
-        while frame is not None:
+        while frame is not None and frame.f_code not in until:
             code = frame.f_code
             if code is self._boundary:
                 inside = False
             else:
-                user = self._known.get(code)
-                if user is None:
-                    user = self._known[code] = is_user_file(code.co_filename, self._roots)
-                if user:
-                    return code.co_filename, frame.f_lineno, "call" if inside else "fit"
+                kind = self.kind(code)
+                if kind:
+                    place = (code.co_filename, frame.f_lineno) if kind == "user" else self._original(code.co_filename, frame.f_lineno)
+                    if place is not None and (kind == "user" or is_user_file(place[0], self._roots)):
+                        return place[0], place[1], "call" if inside else "fit"
             frame = frame.f_back
         return None
+
+    def kind(self, code: CodeType) -> str:
+        """"user", "generated" (AutoGraph's code, whose file has any name) or ""."""
+        kind = self._known.get(code)
+        if kind is None:
+            users = "user" if is_user_file(code.co_filename, self._roots) else ""
+            kind = self._known[code] = "generated" if _AUTOGRAPH in code.co_freevars else users
+        return kind
 
 
 def shown(location: Location) -> str:

@@ -18,6 +18,7 @@ class FitStep:
     def __init__(self, model: Any, drawn: List[Any]) -> None:
         self.model, self._batches = model, drawn
         self.steps = len(drawn)
+        self.compiled = not getattr(model, "run_eagerly", False)
         strategy = getattr(model, "distribute_strategy", None)
         self._strategy = strategy if strategy is not None and "Default" not in type(strategy).__name__ else None
 
@@ -57,6 +58,7 @@ class FunctionStep:
     """The calls of tf.functions that made one step of a loop of the user's own."""
 
     steps = 1
+    compiled = True
 
     def __init__(self, calls: List[Call]) -> None:
         self._calls = calls
@@ -68,7 +70,7 @@ class FunctionStep:
             if i:
                 next_call()
             args, kwargs = mapped(call.again(), table)
-            result = call.function.python_function(*args, **kwargs)
+            result = call.function(*args, **kwargs)  # observed, it runs operator by operator
             if call.result is not None:
                 pair_up(call.result, result, table)
                 for exchanged in call.exchanged:  # reduced over workers: here this worker's own values stand for them

@@ -182,6 +182,7 @@ SILENT = [
     ("gradient_scale", case("MatMul", op_name="model/gradient_boosting/MatMul", phase="forward", forward_clean=True)),
     ("gradient_scale", case("MatMul", op_name="model/fc/MatMul", forward_clean=True)),
     ("gradient_scale", case("MatMul", op_name=GRADIENT, forward_clean=True, loss_scale=1.0)),
+    ("gradient_scale", case("MatMul", op_name=GRADIENT, forward_clean=True, loss_scale=1024.0, cured_by_scale=False)),
     ("keep_float32", case("MatMul", outputs=[FULL])),
     ("keep_float32", case("MatMul", outputs=[BFLOAT])),
     ("keep_float32", case("IdentityN", outputs=[BFLOAT, EMPTY_HALF])),

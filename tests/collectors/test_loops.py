@@ -179,3 +179,60 @@ def test_an_optimizer_that_stands_still_at_its_floor_is_no_overflow(keras: Any) 
             step(x / 300.0 if number % 3 == 0 else x, y)  # every third step is healthy, while collecting too
     assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)
     assert not [remark for report in watch.reports for remark in report.remarks if remark.code == "replay.not_reproduced"]
+
+
+def applied_in_python(loop: Loop, watch: Optional[Any]) -> None:
+    gradients = loop.tf.function(loop.gradients)
+    for x, y in loop.batches():
+        loop.apply(gradients(x, y))
+
+
+def tape_in_python(loop: Loop, watch: Optional[Any]) -> None:
+    model = loop.model
+    loop.model = Calls(loop.tf.function(lambda x: model(x, training=True)), model.trainable_variables)
+    for x, y in loop.batches():
+        loop.step(x, y)
+    loop.model = model
+
+
+class Calls:
+    """A model whose call is a tf.function."""
+
+    def __init__(self, forward: Any, variables: Any) -> None:
+        self.forward, self.trainable_variables = forward, variables
+
+    def __call__(self, x: Any, training: bool) -> Any:
+        return self.forward(x)
+
+
+@pytest.mark.parametrize("kind", [applied_in_python, tape_in_python], ids=lambda kind: kind.__name__)
+def test_a_step_that_ends_in_python(keras: Any, kind: Callable[[Loop, Any], None]) -> None:
+    plain = Loop(keras)
+    kind(plain, None)
+    training.set_up()
+    loop = Loop(keras)
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        kind(loop, watch)
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert training.same(plain.weights(), loop.weights())
+
+
+def test_a_step_of_which_nothing_is_seen_says_how_to_mark_it(keras: Any, capsys: Any) -> None:
+    loop = Loop(keras)
+    with npu_overflow.overflow_dump(language="en") as watch:
+        for x, y in loop.batches():
+            loop.step(x, y)
+    assert watch.reports[0].first is None and watch.reports[0].reason == "replay.unmarked"
+    assert any("with watch.step():" in remark.text for remark in watch.reports[0].remarks)
+    assert "overflow is frequent" in capsys.readouterr().err
+
+
+def test_each_of_two_optimizers_ends_the_step(keras: Any) -> None:
+    loop, other = Loop(keras), Loop(keras)
+    gradients, others = loop.tf.function(loop.gradients), loop.tf.function(other.gradients)
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        for x, y in loop.batches():
+            given, first = gradients(x, y), others(x * 0.0, y)  # only the second optimizer's gradients overflow
+            other.apply(first)
+            loop.apply(given)
+    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]

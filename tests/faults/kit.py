@@ -51,7 +51,7 @@ __all__ = ["BATCH", "CASES", "INF", "MODULES", "NAN", "Case", "Fault", "Fit", "H
            "healthy", "judge", "judge_healthy", "load", "numerics", "prove", "run", "under_policy"]
 
 #: modules with cases, those that exist are loaded
-MODULES = ("forward", "harder", "healthy", "backward", "origins", "ways")
+MODULES = ("forward", "harder", "healthy", "backward", "origins", "ways", "python")
 
 BATCH = 4
 STEPS = 9

@@ -98,6 +98,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "path.no_run": ("There is no run {run}. Runs here: {known}.", "没有名为 {run} 的运行。可用的运行：{known}。"),
     "replay.busy": ("another watch of this process is replaying a step.", "本进程中另一个监视器正在重放训练步。"),
+    "replay.unmarked": (
+        "its operators ran in Python, outside every tf.function, so they were not seen: put `with watch.step():` around one training step, or the step "
+        "into a tf.function (inside overflow_dump).",
+        "该步的算子在 Python 中直接执行，不在任何 tf.function 内，因此没有被观察到：请用 `with watch.step():` 包住一个训练步，"
+        "或将该步放入 tf.function（并置于 overflow_dump 中）。",
+    ),
     "replay.internals": (
         "this TensorFlow lacks what the replay needs ({name}).",
         "此版本的 TensorFlow 缺少重放所需的内部接口（{name}）。",

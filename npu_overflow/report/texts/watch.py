@@ -111,6 +111,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "calls of tf.numpy_function are not seen, so a replay runs them again: TensorFlow's {name} was not found.",
         "无法看到 tf.numpy_function 的调用，重放时会再次执行它们：未找到 TensorFlow 内部接口 {name}。",
     ),
+    "compat.no_generated_lines": (
+        "operators in functions that AutoGraph rewrote are given the line of the call: TensorFlow's {name} was not found.",
+        "经 AutoGraph 改写的函数中的算子只能给出调用处的代码行：未找到 TensorFlow 内部接口 {name}。",
+    ),
+    "compat.no_rewriting": (
+        "operators in loops and branches that AutoGraph rewrites are not named after these: TensorFlow's {name} was not found.",
+        "经 AutoGraph 改写的循环和分支中的算子名不含循环或分支的名称：未找到 TensorFlow 内部接口 {name}。",
+    ),
     "compat.no_graph_replay": (
         "a step that can't be replayed eagerly can't be replayed as a graph either: TensorFlow's {name} was not found.",
         "无法即时重放的训练步也无法以图方式重放：未找到 TensorFlow 内部接口 {name}。",
