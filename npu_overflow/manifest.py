@@ -70,6 +70,7 @@ class Manifest:
         kept_folders: data_index folders of the last collection, relative to the time folder: the analysis leaves out the others, whose overflow was
             sporadic. None: everything is analyzed.
         train_steps: data_index (the folder's name) -> training step.
+        folder_steps: data_index folder, relative to the time folder -> training step, where another graph's folder of the same name is another step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
         finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
@@ -102,6 +103,7 @@ class Manifest:
     kept_steps: List[int] = field(default_factory=list)
     kept_folders: Optional[List[str]] = None
     train_steps: Dict[int, int] = field(default_factory=dict)
+    folder_steps: Dict[str, int] = field(default_factory=dict)
     remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
     reason: Optional[str] = None
     finding: Optional[Dict[str, Any]] = None
@@ -362,6 +364,7 @@ _CHECKS: Dict[str, Callable[[Any], Any]] = {
     "kept_steps": _list(_whole),
     "kept_folders": _list(_text),
     "train_steps": _map(_digits, _whole),
+    "folder_steps": _map(_text, _whole),
     "remarks": _list(_row(_text, _facts)),
     "reason": _text,
     "finding": _facts,

@@ -628,6 +628,7 @@ class Session(Reporting, Restarting, Pausing):
             self._manifest.kept_folders = getattr(self._collector, "kept_folders", None)
             self._manifest.kept_steps = list(getattr(self._collector, "kept_steps", ()))
             self._manifest.train_steps = dict(getattr(self._collector, "train_steps", {}))
+            self._manifest.folder_steps = dict(getattr(self._collector, "folder_steps", {}))
         folder = tree or self._training.dump_path
         try:
             os.makedirs(folder, exist_ok=True)

@@ -38,6 +38,7 @@ def sample(**changes: Any) -> Manifest:
         "kept_steps": [118, 119, 120],
         "kept_folders": ["0/ge_default_20240517093010_1/1/7"],
         "train_steps": {7: 118, 8: 119},
+        "folder_steps": {"0/ge_default_20240517093010_1/2/7": 121},
         "remarks": [("watch.blind", {"name": "LossScaleOptimizer"})],
         "reason": None,
         "request": {"why": "device_open_without_dump", "step": 120},

@@ -376,7 +376,12 @@ def _opening_order(count: int, first: Optional[int]) -> List[int]:
 def _train_step(opened: Opened, manifest: Optional[Manifest]) -> Optional[int]:
     if opened.host is not None and opened.host.train_step is not None:
         return opened.host.train_step
-    index = opened.found.entry.place.data_index
+    entry = opened.found.entry
+    index = entry.place.data_index
     if manifest is None or index is None:
         return index if opened.host is not None else None
+    if manifest.folder_steps:  # several graphs: most trees have none
+        step = manifest.folder_steps.get(runfacts.in_time_folder(os.path.dirname(entry.path), entry.place.run) or "")
+        if step is not None:
+            return step
     return manifest.train_steps.get(index, index if opened.host is not None else None)

@@ -9,7 +9,7 @@ from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree, pl
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
 
-__all__ = ["RunFacts", "collected_only", "read_run_facts"]
+__all__ = ["RunFacts", "collected_only", "in_time_folder", "read_run_facts"]
 
 #: folders above the given path that can hold its manifests: {time}, and {dump_path} above it
 _LEVELS = 6
@@ -73,12 +73,18 @@ def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
 def _was_kept(folder: Folder, facts: RunFacts, kept_by: Dict[int, Set[str]]) -> bool:
     """Whether a folder belongs to the last collection, as far as its manifest says; ``kept_by`` remembers what each manifest says."""
     manifest = facts.of_place(folder.place)
-    above = _time_folder(folder.path, folder.place.run)
-    if manifest is None or manifest.kept_folders is None or above is None:
+    inside = in_time_folder(folder.path, folder.place.run)
+    if manifest is None or manifest.kept_folders is None or inside is None:
         return True
     if id(manifest) not in kept_by:
         kept_by[id(manifest)] = set(manifest.kept_folders)
-    return os.path.relpath(folder.path, above).replace(os.sep, "/") in kept_by[id(manifest)]
+    return inside in kept_by[id(manifest)]
+
+
+def in_time_folder(folder: str, run: Optional[str]) -> Optional[str]:
+    """A folder's path relative to its time folder, as manifests write it; None outside of one."""
+    above = _time_folder(folder, run)
+    return None if above is None else os.path.relpath(folder, above).replace(os.sep, "/")
 
 
 def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:

@@ -63,6 +63,7 @@ class AscendCollector(Collector):
         kept_folders: data_index folders of the last collection, relative to the time folder; None before the first.
         kept_steps: their training steps, as far as they are known.
         train_steps: data_index -> training step, where a look covered one step only.
+        folder_steps: data_index folder, relative to the time folder -> training step, where another graph has taken the data_index: each counts its own.
     """
 
     name = "ascend"
@@ -75,6 +76,7 @@ class AscendCollector(Collector):
         self.kept_folders: Optional[List[str]] = None
         self.kept_steps: List[int] = []
         self.train_steps: Dict[int, int] = {}
+        self.folder_steps: Dict[str, int] = {}
         self.remarks: List[Tuple[str, Dict[str, Any]]] = []
         self.reason: Optional[str] = None
         self._training: Optional[Training] = None
@@ -271,8 +273,10 @@ class AscendCollector(Collector):
                 unit.step = (following, following)
             return
         unit.step = (look.first, look.last)
-        if look.first == look.last and unit.data_index is not None:
-            self.train_steps[unit.data_index] = look.first
+        if look.first != look.last or unit.data_index is None:
+            return
+        if self.train_steps.setdefault(unit.data_index, look.first) != look.first:
+            self.folder_steps[unit.folder] = look.first
 
     def _believed(self, stamp: int) -> int:
         """A file's time, or now where the device's clock is another."""

@@ -59,6 +59,8 @@ class Collector(abc.ABC):
     needs_restart = False
     #: data_index -> training step, where they differ
     train_steps: Mapping[int, int] = MappingProxyType({})
+    #: data_index folder, relative to the tree -> training step, where the data_index alone does not tell
+    folder_steps: Mapping[str, int] = MappingProxyType({})
 
     @abc.abstractmethod
     def prepare(self, training: Training) -> None:

@@ -193,6 +193,24 @@ def test_nothing_that_may_still_count_goes(run: Callable[..., Run]) -> None:
     assert training.indices() == {5}
 
 
+def test_graphs_count_by_themselves_and_a_data_index_of_two_is_told_apart(run: Callable[..., Run]) -> None:
+    # {time}/{device_id}/{model_name}/{model_id}/{data_index}: a validation graph begins at 0 as well
+    training = run(window=50, patience=5, keep=3)
+    training.go(6, only(2, 3, 4))
+    training.graph, other = object(), training.graph
+    training.go(4, only(8, 9))
+    training.graph = other
+    training.collector.stop()
+    tree = training.collector.tree
+    assert tree is not None
+    assert (training.collector.train_steps, sorted(training.collector.folder_steps.values())) == ({2: 2, 3: 3, 4: 4}, [8, 9])
+    Manifest(train_steps=training.collector.train_steps, folder_steps=training.collector.folder_steps).write(tree)
+    (manifest,) = read_manifests(tree)
+    assert manifest.folder_steps == training.collector.folder_steps
+    found = {operator.op_name: operator.train_step for operator in analyze(tree, limit=None).operators}
+    assert found == {"layer_%d/MatMul" % step: step for step in (2, 3, 4, 8, 9)}
+
+
 def test_at_the_trigger_the_last_steps_are_there_already(run: Callable[..., Run]) -> None:
     training = run(window=50, patience=5, keep=3)
     assert training.go(60, only(10, 40, 41, 42, 43)) == 44
