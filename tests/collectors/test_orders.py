@@ -221,5 +221,8 @@ print("STATE", watch.state, len(watch.reports), npu_device.npu_device.global_npu
     )
     assert done.returncode == 0, done.stderr
     assert "turned itself off" not in done.stderr and " steps overflowed" not in done.stderr
-    message = "npu_overflow: the Ascend device is open but not the default, so nothing runs on it: call npu_device.open().as_default().\n"
+    message = (
+        "npu_overflow: the Ascend device is open but not the default, so only what is placed on it by name runs there. "
+        "To run everything on it, call npu_device.open().as_default().\n"
+    )
     assert done.stderr.count(message) == 1

@@ -154,8 +154,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "设备打开时没有开启溢出 dump：仅监视溢出，无法采集溢出算子。如需采集，请在 npu_device.open() 之前调用 npu_overflow.npu_device_dump_config(npu_device)。",
     ),
     "ascend.not_default": (
-        "the Ascend device is open but not the default, so nothing runs on it: call npu_device.open().as_default().",
-        "昇腾设备已打开，但不是默认设备，没有任何计算在其上运行：请调用 npu_device.open().as_default()。",
+        "the Ascend device is open but not the default, so only what is placed on it by name runs there. To run everything on it, call "
+        "npu_device.open().as_default().",
+        "昇腾设备已打开，但不是默认设备，只有显式放置到该设备的计算才在其上运行。如需全部在其上运行，请调用 npu_device.open().as_default()。",
     ),
     "ascend.before_trigger": (
         "the training ended before overflow was frequent; the dumps of {count} overflowing steps were there.",
