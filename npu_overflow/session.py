@@ -38,9 +38,6 @@ log = logging.getLogger("npu_overflow")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: the end of a training waits this long for a report that is being made
-JOIN_SECONDS = 60.0
-
 _active: weakref.WeakSet[Session] = weakref.WeakSet()
 
 #: said once in a process, however many trainings it has
@@ -279,7 +276,7 @@ class Session(Reporting, Restarting, Pausing):
         try:
             if not failed and getattr(self._collector, "lasts", False) and not getattr(self._collector, "needs_restart", False) and self._step > self._looked:
                 self._look(None)  # what lies on disk since the last look
-            self._take(JOIN_SECONDS, short=failed, last=True)
+            self._take(wait=True, short=failed, last=True)
             if self.state == "collecting" or (failed and self._rescued()):
                 self._report(short=failed)
             self._listen_for_the_last_time(failed)
@@ -558,7 +555,7 @@ class Session(Reporting, Restarting, Pausing):
     def _start(self, step: int, forced: bool = False) -> None:
         assert self._collector is not None
         if self._beside is not None:
-            self._take(JOIN_SECONDS if forced else 0.0)
+            self._take(wait=forced)
         if self._beside is not None or len(self.reports) >= self.options.max_reports:
             return
         try:

@@ -22,6 +22,8 @@ __all__ = ["Reporting"]
 
 log = logging.getLogger("npu_overflow")
 
+#: the end of a training waits this long for a report that is being made
+JOIN_SECONDS = 60.0
 #: ranks on a shared path wait this long for what the lower ones find, …
 LISTEN_SECONDS = 20.0
 #: … where an exception has ended the training, this long
@@ -85,7 +87,11 @@ class Reporting:
     def _report(self, short: bool = False) -> None:
         """The training ends while collecting: analyze what there is, save and print it; short above the traceback of one that failed."""
         self._change("reported")
-        self._deliver(self._gather(), short)
+        if getattr(self._collector, "in_background", False):
+            self._gather_beside()  # so that waiting for it has a bound
+            self._take(wait=True, short=short, last=True)
+        else:
+            self._deliver(self._gather(), short)
 
     def _gather_beside(self) -> None:
         """The device may still be writing, and a tree can have gigabytes: it is waited for and analyzed beside the training.
@@ -105,17 +111,17 @@ class Reporting:
         self._beside = (threading.Thread(target=gather, name="npu_overflow_report", daemon=True), made)
         self._beside[0].start()
 
-    def _take(self, seconds: float = 0.0, short: bool = False, last: bool = False) -> None:
-        """Show the report that was made beside the training, once it is ready; wait for it as long as that at most."""
+    def _take(self, wait: bool = False, short: bool = False, last: bool = False) -> None:
+        """Show the report that was made beside the training, once it is ready; wait for it within a bound."""
         if self._beside is None:
             return
         worker, made = self._beside
-        worker.join(seconds)
+        worker.join(JOIN_SECONDS if wait else 0.0)
         if worker.is_alive():
             if last:
                 assert self._collector is not None and self._training is not None
                 folder = self._collector.tree or self._training.dump_path
-                self.say("watch.late", always=True, seconds="%g" % seconds, folder=saved.shown(folder))
+                self.say("watch.late", always=True, seconds="%g" % JOIN_SECONDS, folder=saved.shown(folder))
             return
         self._beside = None
         for gathered in made:

@@ -710,24 +710,25 @@ print("BETWEEN", notes.between, sorted(Notes.threads), len(watch.reports))
 
 LATE = """
 import threading, time
-from npu_overflow import saved, session
-session.JOIN_SECONDS = 0.5
+from npu_overflow import saved, session_report
+session_report.JOIN_SECONDS = 0.5
 saved.analyzed = lambda *args: threading.Event().wait(600)
 began = []
 class Ends(tf.keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         began.append(time.monotonic())
-watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1)
+watch = npu_overflow.OverflowWatch(window=20, warmup=0, check_every=1, keep={keep}, max_collect_steps=99)
 model.fit(x, y, batch_size=10, epochs=1, verbose=0, callbacks=[Ends(), watch])
 print("JOINED", time.monotonic() - began[0] < 60, len(watch.reports))
 """
 
 
 @pytest.mark.tensorflow("<2.7")
-def test_an_analysis_that_hangs_is_given_up_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keep", [3, 99], ids=["begun_beside_the_training", "begun_at_its_end"])
+def test_an_analysis_that_hangs_is_given_up_at_the_end(tmp_path: Path, keep: int) -> None:
     # "a thread where needed, joined at exit within a bound"
     begin = SCRIPT.split("watch = npu_overflow.OverflowWatch(")[0]
-    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 60, "optimizer": NPU, "configured": True, "loop": 1}
+    values: Any = {"double": adapter.FOLDER, "mode": 0, "before": "None", "begin": 60, "optimizer": NPU, "configured": True, "loop": 1, "keep": keep}
     script = begin + 'x, y = np.ones((800, 4), "float32"), np.ones((800, 1), "float32")\n' + LATE
     (tmp_path / "script.py").write_text(script.format(**values))
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=str(tmp_path), timeout=120)
