@@ -115,6 +115,8 @@ class Session(Reporting, Restarting, Pausing):
         self._step = self._looked = self._calls = self._modules = 0
         self._policies: List[Policy] = []
         self._finished: List[Policy] = []
+        self._told: Optional[Policy] = None  # of what the user tells
+        self._told_until = 0  # the step that was told of last
         self._paused = False
         self._made: List[Any] = []
         self._requested: Set[str] = set()
@@ -292,7 +294,7 @@ class Session(Reporting, Restarting, Pausing):
                 self._write_manifest()
 
     def _closing_line(self) -> None:
-        policies = [*self._finished, *self._policies, *(policy for _made, policy in (self._known if self._paused else []))]
+        policies = [*self._finished, *self._judges, *(policy for _made, policy in (self._known if self._paused else []))]
         seen = [(policy.overflowing_steps, policy.steps, policy.rate) for policy in policies if policy.overflowing_steps]
         for overflowing, steps, rate in seen:
             self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
@@ -485,19 +487,29 @@ class Session(Reporting, Restarting, Pausing):
 
     @_harmless
     def told_step(self, scale: Optional[float], finite: Optional[bool]) -> None:
-        """The user tells how a step went."""
-        if not self._policies:
-            self._policies.append(Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale,
-                                         counts_skipped_steps=False, floor=None, dynamic=scale is not None, guarded=scale is not None))
-        self._force(self._step, 1)
-        self._step += 1
+        """The user tells how a step went. Where a loss-scale optimizer has told of it already, its word counts."""
+        assert self._training is not None
+        known, self._told_until = self._step != self._told_until, self._step
+        if known and any(reader.guarded for reader in self._training.readers):
+            return
+        if self._told is None:
+            self._told = Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale,
+                                counts_skipped_steps=False, floor=None, dynamic=scale is not None, guarded=scale is not None)
+        if not known:
+            self._force(self._step, 1)
+            self._step += 1
+            self._told_until = self._step
         reading = None if scale is None else loss_scale.Reading(float(scale))
-        look = self._policies[0].look(self._step - 1, 1, reading, finite)
-        if self._training is not None and not self._training.readers:  # else the optimizer has told of it
-            self._step_ended(self._step - 1, bool(look.overflows))
-        self._judge(self._policies[0], look)
+        look = self._told.look(self._step - 1, 1, reading, finite)
+        self._step_ended(self._step - 1, bool(look.overflows))
+        self._judge(self._told, look)
         if self.state == "collecting":
             self._finish_if_enough()
+
+    @property
+    def _judges(self) -> List[Policy]:
+        """One for each optimizer, and one for what the user tells."""
+        return [*self._policies, *([self._told] if self._told is not None else [])]
 
     # --- parts ------------------------------------------------------------------------------------------------------------------
 
@@ -532,7 +544,7 @@ class Session(Reporting, Restarting, Pausing):
             look = policy.look(self._step - 1, steps, reader.read(), known, signs if self._sees_nothing(reader) else ())
             self._collector.step_done(self._step - steps, steps, look.overflows, look.counted, look.pending)
             self._judge(policy, look)
-        if self.state == "reported" and not any(policy.is_quiet(self._step) for policy in self._policies):
+        if self.state == "reported" and not any(policy.is_quiet(self._step) for policy in self._judges):
             self._change("watching")
         if self.state == "collecting":
             self._finish_if_enough()
@@ -565,7 +577,7 @@ class Session(Reporting, Restarting, Pausing):
             self._request(error)
             return
         self._collect_from, self._collect_since, self._collect_forced = step, time.time(), forced
-        count = max([policy.overflowing_steps for policy in self._policies], default=0)
+        count = max([policy.overflowing_steps for policy in self._judges], default=0)
         if not forced and self.drops:
             before, after = "%g" % self.drops[0][1], "%g" % self.drops[-1][2]
             self.say("watch.trigger", step=step, count=count, before=before, after=after)
@@ -594,7 +606,7 @@ class Session(Reporting, Restarting, Pausing):
         over = self._step - self._collect_from >= self.options.max_collect_steps
         late = time.time() - self._collect_since >= self.options.max_collect_seconds
         if enough or over or late:
-            for policy in self._policies:
+            for policy in self._judges:
                 policy.reported(self._step)
             self._change("reported")
             if getattr(self._collector, "in_background", False):
@@ -617,7 +629,7 @@ class Session(Reporting, Restarting, Pausing):
         assert self._training is not None
         self._manifest.drops = list(self.drops)
         if not self._paused:
-            self._manifest.rate = max([policy.rate for policy in self._policies], default=None)
+            self._manifest.rate = max([policy.rate for policy in self._judges], default=None)
         self._manifest.mode = loss_scale.npu_mode() or "inf_nan"
         tree = self._collector.tree if self._collector is not None else self._manifest.folder
         if self._collector is not None:

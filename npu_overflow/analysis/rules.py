@@ -97,8 +97,8 @@ def constant_input(case: Case) -> Evidence:
 
 
 def scale_at_floor(case: Case) -> Evidence:
-    """The loss scale has fallen to 1 or below: scaling is not the reason."""
-    if case.loss_scale is None or not case.loss_scale <= 1.0 or case.spared:
+    """The loss scale has fallen to 1 or below: scaling is not the reason, unless a replay has shown that it is."""
+    if case.loss_scale is None or not case.loss_scale <= 1.0 or case.spared or case.cured_by_scale:
         return None
     return {"loss_scale": case.loss_scale}
 

@@ -189,7 +189,7 @@ class HostCollector(Collector):
             overflowed = _overflowed(before, self._readings(), 1)
         unseen = None if any(computes_gradients(call) for call in self._calls) else CannotCollect("replay.unmarked")
         if self._calls and (overflowed or self._is_forced()):
-            self._attempt(step, self._ended_step(), before, self._snapshot, otherwise=unseen if overflowed else None)
+            self._attempt(step, self._ended_step(), self._took_part(before), self._snapshot, otherwise=unseen if overflowed else None)
         elif overflowed and unseen is not None:
             self._failed(step, unseen)
         self._readings_before = self._readings()
@@ -240,7 +240,7 @@ class HostCollector(Collector):
             if self._is_forced() or _overflowed(before, self._readings(), 1):
                 found = findings_by_flow(watcher)
                 if self._calls and found.is_vague:
-                    self._attempt(step, self._ended_step(), before, self._snapshot, otherwise=found)
+                    self._attempt(step, self._ended_step(), self._took_part(before), self._snapshot, otherwise=found)
                 else:
                     self._found(step, found)
             self._calls = []
@@ -290,7 +290,8 @@ class HostCollector(Collector):
         scales: Scales = ()
         rewind = snapshot.without(self._scale_variables()) if snapshot else None  # each run of a replay has a scale of its own
         try:
-            scales = [(reader.set_scale, then.scale, now.scale) for (reader, then), (_, now) in zip(readings, self._readings()) if then and now]
+            now = [(reader, then, reader.read()) for reader, then in readings]
+            scales = [(reader.set_scale, then.scale, present.scale) for reader, then, present in now if then and present]
             replay = Replay(
                 step_of_user.run,
                 step_of_user.labels(),
@@ -425,6 +426,12 @@ class HostCollector(Collector):
             assert self._training is not None
             self._moving_states = states(self._variables(), [reader.optimizer for reader in self._training.readers])
         return self._moving_states
+
+    @staticmethod
+    def _took_part(before: Readings) -> Readings:
+        """Of readings before a step that has ended, those of optimizers that took part in it: a process can have others."""
+        now = [(reader, then, reader.read()) for reader, then in before]
+        return [(reader, then) for reader, then, present in now if then is not None and present is not None and not _idle(reader, then, present, 1)]
 
     def _readings(self) -> Readings:
         return [(reader, reader.read()) for reader in (self._training.readers if self._training else [])]

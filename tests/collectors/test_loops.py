@@ -236,3 +236,16 @@ def test_each_of_two_optimizers_ends_the_step(keras: Any) -> None:
             other.apply(first)
             loop.apply(given)
     assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+
+
+def test_what_the_user_tells_is_not_mixed_with_an_idle_optimizer(keras: Any) -> None:
+    idle, loop = Loop(keras), Loop(keras)
+    assert reader_for(idle.optimizer).read() is not None
+    gradients = loop.tf.function(lambda x, y: [gradient * 1.0 for gradient in loop.gradients(x, y)])
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        for i, (x, y) in enumerate(loop.batches()):
+            gradients(x, y)
+            watch.step(loss_scale=2.0 ** -max(0, i - training.HOT_FROM + 1), finite=i < training.HOT_FROM)
+    first = watch.reports[0].first
+    assert first.op_name == "net/hot/MatMul" and first.cured_by_scale is None
+    assert watch.drops[0] == (training.HOT_FROM, 1.0, 0.5)

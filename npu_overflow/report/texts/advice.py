@@ -167,8 +167,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "advice.gradient_scale.title": ("The loss scale is too large for this gradient", "loss scale 对该梯度过大"),
     "advice.gradient_scale.when": (
-        "The operator belongs to the backward pass, no operator of the forward pass overflowed before it in this step, and the loss scale is above 1.",
-        "算子属于反向传播，该步中在它之前没有前向算子溢出，且 loss scale 大于 1。",
+        "The operator belongs to the backward pass, no operator of the forward pass overflowed before it in this step, and the loss scale is above 1. "
+        "Where a replay has tried a low loss scale, its outcome decides.",
+        "算子属于反向传播，该步中在它之前没有前向算子溢出，且 loss scale 大于 1。如果重放时已试过较低的 loss scale，则以其结果为准。",
     ),
     "advice.gradient_scale": (
         "The forward pass is clean and a gradient overflows: the loss scale is too large for it. Dynamic loss scaling halves it and goes on; this is "
@@ -178,8 +179,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "advice.scale_at_floor.title": ("Not a scaling problem", "不是 loss scale 的问题"),
     "advice.scale_at_floor.when": (
-        "The loss scale has fallen to 1 or below.",
-        "loss scale 已降到 1 或以下。",
+        "The loss scale has fallen to 1 or below, and no replay showed that a lower one would cure it.",
+        "loss scale 已降到 1 或以下，且重放未表明更低的 loss scale 可消除溢出。",
     ),
     "advice.scale_at_floor": (
         "The loss scale has fallen to {loss_scale}, and it still overflows: a smaller scale won't help. The forward pass or the data overflows without "
