@@ -36,11 +36,12 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "living", "dump_config", "ranks"),
     "session": (
         *("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
-        *("restart", "neighbours", "session_pause", "session_report", "session_restart"),
+        *("restart", "neighbours", "session_pause", "session_report", "session_restart", "session_steps"),
     ),
     "session_pause": ("policy", "manifest", "loss_scale", "collectors"),
     "session_report": ("errors", "options", "manifest", "ranks", "report", "collectors", "saved", "neighbours", "session_pause"),
     "session_restart": ("errors", "options", "policy", "manifest", "ranks", "collectors", "saved", "restart", "report"),
+    "session_steps": ("options", "policy", "loss_scale", "dump_config", "collectors"),
     "saved": ("errors", "options", "manifest", "analysis", "report"),
     "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
     "launcher": ("*",),
