@@ -118,7 +118,8 @@ def _noting(kind: type, written: _Written) -> Callable[[], None]:
                 written.setdefault((id(space), name), (space, space.get(name, _MISSING)))
         real(item, name, value)
 
-    kind.__setattr__ = __setattr__  # type: ignore[assignment, method-assign]
+    with contextlib.suppress(AttributeError, TypeError):  # a metaclass that allows no change
+        kind.__setattr__ = __setattr__  # type: ignore[assignment, method-assign]
 
     def undo() -> None:
         if vars(kind).get("__setattr__") is not __setattr__:

@@ -288,6 +288,26 @@ def test_what_other_threads_write_meanwhile_stays() -> None:
     assert counter.stop is True and counter.calls == 0 and not hasattr(counter, "own")  # type: ignore[attr-defined]
 
 
+class Closed(type):
+    """A metaclass whose classes can't be changed."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise TypeError(name)
+
+
+class Sealed(Counter, metaclass=Closed):
+    pass
+
+
+def test_classes_that_allow_no_change_are_left_alone() -> None:
+    sealed = Sealed()
+    places = Generators()
+    places.search(sealed, sealed)
+    with PythonState(places).in_place():
+        sealed.calls = 5
+    assert sealed.calls == 5 and "__setattr__" not in vars(Sealed)
+
+
 def test_what_is_no_plain_value_is_left_alone() -> None:
     counter = Counter()
     counter.odd = np.ones(2)
