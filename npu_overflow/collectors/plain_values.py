@@ -2,15 +2,17 @@
 back afterwards.
 
 Kept are numbers, strings and None: attributes of objects of the user's own classes, and variables around functions of the user's that assign
-them (``global``, ``nonlocal``). What is written to attributes is told apart by thread, as others may write to the same objects meanwhile.
+them (``global``, ``nonlocal``). What other threads and handlers of signals write meanwhile stays.
 """
 from __future__ import annotations
 
 import contextlib
 import dis
+import signal
+import sys
 import threading
 import types
-from typing import Any, Callable, Dict, Iterator, List, Tuple, cast
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Tuple, cast
 
 __all__ = ["PLAIN", "PlainValues", "Values"]
 
@@ -57,11 +59,14 @@ class PlainValues:
     def in_place(self, begin: Values) -> Iterator[None]:
         """What has changed since ``begin`` stands as it did then; afterwards it, and what this thread writes in between, stands as now."""
         now = self.now()
-        moved = {key: value for key, value in begin.items() if key in now and now[key] is not value and now[key] != value}
+        handlers = _signal_handlers()
+        theirs = {(id(function.__globals__), name) for function in handlers for _, name in _assigned(function.__code__)}
+        around = {key: space for key, space in self._around.items() if key not in theirs}
+        moved = {key: value for key, value in begin.items() if key in now and key not in theirs and now[key] is not value and now[key] != value}
         written: _Written = {}
         for key, value in moved.items():
             self._space(key)[key[1]] = value
-        undo = [_noting(kind, written) for kind in self._kinds.values()]
+        undo = [_noting(kind, written, [function.__code__ for function in handlers]) for kind in self._kinds.values()]
         try:
             yield
         finally:
@@ -69,7 +74,7 @@ class PlainValues:
                 put_back()
             for (_, name), (space, value) in written.items():
                 _restore(space, name, value)
-            for key, space in self._around.items():
+            for key, space in around.items():
                 _restore(space, key[1], now.get(key, _MISSING))
             for key in moved:
                 self._space(key)[key[1]] = now[key]
@@ -107,12 +112,12 @@ def _restore(space: Any, name: str, value: Any) -> None:
         space[name] = value
 
 
-def _noting(kind: type, written: _Written) -> Callable[[], None]:
+def _noting(kind: type, written: _Written, handlers: Collection[types.CodeType]) -> Callable[[], None]:
     """Note what this thread's code assigns to attributes of objects of a class, before it does; returns what ends it."""
     real, own, thread = cast(Callable[..., None], kind.__setattr__), vars(kind).get("__setattr__"), threading.get_ident()
 
     def __setattr__(item: Any, name: str, value: Any) -> None:
-        if threading.get_ident() == thread:
+        if threading.get_ident() == thread and not _is_inside(sys._getframe(1), handlers):
             space = getattr(item, "__dict__", None)
             if isinstance(space, dict):
                 written.setdefault((id(space), name), (space, space.get(name, _MISSING)))
@@ -130,6 +135,21 @@ def _noting(kind: type, written: _Written) -> Callable[[], None]:
             del kind.__setattr__
 
     return undo
+
+
+def _signal_handlers() -> List[types.FunctionType]:
+    """The functions that Python calls when signals arrive."""
+    found = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+    functions = [getattr(handler, "__func__", handler) for handler in found]
+    return [function for function in functions if isinstance(function, types.FunctionType)]
+
+
+def _is_inside(frame: Optional[types.FrameType], codes: Collection[types.CodeType]) -> bool:
+    while frame is not None and codes:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _assigned(code: types.CodeType, depth: int = 0) -> List[Tuple[str, str]]:

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import random
+import signal
 import threading
 from typing import Any, Dict, List, Optional
 
@@ -286,6 +288,40 @@ def test_what_other_threads_write_meanwhile_stays() -> None:
         counter.own, counter.calls = "of the replay", 7  # type: ignore[attr-defined]
         raise KeyError
     assert counter.stop is True and counter.calls == 0 and not hasattr(counter, "own")  # type: ignore[attr-defined]
+
+
+stopped = False
+
+
+class Job(Counter):
+    """It ends when it is asked to by a signal."""
+
+    ended = False
+
+    def end(self, number: int, frame: Any) -> None:
+        self.ended = True
+
+
+def stop(number: int, frame: Any) -> None:
+    global stopped
+    stopped = True
+
+
+def test_what_a_handler_of_a_signal_writes_stays() -> None:
+    global stopped
+    stopped = False
+    job = Job()
+    places = Generators()
+    places.search(job, job.count, stop)
+    for handler in (job.end, stop):
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with PythonState(places).in_place():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                job.count()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+    assert job.ended and stopped and job.calls == 0
 
 
 class Closed(type):
