@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import socket
 import sys
@@ -16,7 +15,7 @@ import time
 import weakref
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from npu_overflow import dump_config, loss_scale, ranks, restart, saved
+from npu_overflow import dump_config, loss_scale, ranks, restart, saved, streams
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.choice import choose
 from npu_overflow.errors import CannotCollect, CannotWrite
@@ -33,12 +32,10 @@ from npu_overflow.session_steps import Stepping, harmless
 
 __all__ = ["Session", "active"]
 
-log = logging.getLogger("npu_overflow")
-
 _active: weakref.WeakSet[Session] = weakref.WeakSet()
 
 #: said once in a process, however many trainings it has
-_ONCE = ("watch.blind", "ascend.opened_without_dump.note", "watch.restart_alone", "watch.restart_notebook")
+_ONCE = ("watch.blind", "watch.step_outside", "ascend.opened_without_dump.note", "watch.restart_alone", "watch.restart_notebook")
 _said: Set[str] = set()
 
 
@@ -67,6 +64,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         self.board = Board(options.tensorboard_dir)
         self._active = self._paused = False
         self._writing = threading.RLock()
+        self._step = 0
         self._collector: Optional[Collector] = None
         self._applications: Any = None  # where optimizers are seen to end steps in Python
         self._marked = False  # inside a step that the user marked
@@ -291,7 +289,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         if isinstance(error, CannotWrite):
             self.say("watch.off", always=True, reason="%s %s" % (error.message(self._language), error.hint(self._language)))
         else:
-            log.error(texts.say("watch.failed", self._language), exc_info=True)
+            streams.log_failure(texts.say("watch.failed", self._language))
         with contextlib.suppress(Exception):
             self._change("off")
         self.state = "off"
@@ -370,8 +368,13 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
-            self._disk_warned = True
-            raise CannotCollect("dump_config.unwritable", path=saved.shown(path), reason=error.strerror or str(error)) from None
+            reason = error.strerror or str(error)
+            try:
+                self._training.dump_path = tempfile.mkdtemp(prefix="npu_overflow_")
+            except OSError:
+                self._disk_warned = True
+                raise CannotCollect("dump_config.unwritable", path=saved.shown(path), reason=reason) from None
+            self.say("watch.elsewhere", always=True, path=saved.shown(path), reason=reason, folder=self._training.dump_path)
 
     def _finish_if_enough(self) -> None:
         assert self._collector is not None and self._collect_from is not None
@@ -466,8 +469,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             return
         if self.options.verbose or always:
             _said.add(code)
-            sys.stderr.write("%snpu_overflow: %s\n" % (ranks.prefix(self._ranks), texts.say(code, self._language, **values)))
-            sys.stderr.flush()
+            streams.say("%snpu_overflow: %s" % (ranks.prefix(self._ranks), texts.say(code, self._language, **values)), apart=self._active and self._step > 0)
 
 
 def _context() -> Any:

@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import logging
 import sys
 import threading
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from npu_overflow import ranks, saved
+from npu_overflow import ranks, saved, streams
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.manifest import Manifest
 from npu_overflow.neighbours import has_judged, neighbours
@@ -19,8 +18,6 @@ from npu_overflow.report.model import Report
 from npu_overflow.session_pause import Script
 
 __all__ = ["Reporting"]
-
-log = logging.getLogger("npu_overflow")
 
 #: the end of a training waits this long for a report that is being made
 JOIN_SECONDS = 60.0
@@ -253,15 +250,16 @@ class Reporting:
 
         text = io.StringIO()
         several = self._ranks.several
-        sys.stdout.write("\n")  # a progress bar may stand on this line
-        terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=shown.path,
-                              next_command="npu-overflow analyze %s" % saved.shown(shown.folder), language=self._language)
-        sys.stdout.write(self._prefixed(text.getvalue()))
-        sys.stdout.flush()
+        with streams.forgiving("stdout"):
+            sys.stdout.write("\n")  # a progress bar may stand on this line
+            terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=shown.path,
+                                  next_command="npu-overflow analyze %s" % saved.shown(shown.folder), language=self._language)
+            sys.stdout.write(self._prefixed(text.getvalue()))
+            sys.stdout.flush()
 
     def _tell_user(self, report: Report) -> None:
         try:
             assert self.options.on_report is not None
             self.options.on_report(report)
         except Exception:
-            log.error(texts.say("watch.on_report_failed", self._language), exc_info=True)
+            streams.log_failure(texts.say("watch.on_report_failed", self._language))

@@ -52,6 +52,8 @@ class Stepping:
     _made: List[Any]
     _applications: Any
     _marked: bool
+    _active: bool
+    say: Callable[..., None]
     _told: Optional[Policy]
     _told_until: int
     _restoring: bool
@@ -211,7 +213,7 @@ class Stepping:
     @contextlib.contextmanager
     def marked_step(self) -> Iterator[None]:
         """One step of a loop that nothing else reveals."""
-        if self.state == "off" or self._collector is None:
+        if not self._began() or self.state == "off" or self._collector is None:
             yield
             return
         self._look_for_late_optimizers()
@@ -232,6 +234,8 @@ class Stepping:
     @harmless
     def told_step(self, scale: Optional[float], finite: Optional[bool]) -> None:
         """The user tells how a step went. Where a loss-scale optimizer has told of it already, its word counts."""
+        if not self._began():
+            return
         assert self._training is not None
         known, self._told_until = self._step != self._told_until, self._step
         if known and any(reader.guarded for reader in self._training.readers):
@@ -249,6 +253,12 @@ class Stepping:
         self._judge(self._told, look)
         if self.state == "collecting":
             self._finish_if_enough()
+
+    def _began(self) -> bool:
+        """Whether a step that the user marks or tells belongs to a training."""
+        if not self._active:
+            self.say("watch.step_outside", always=True)
+        return self._active
 
     @property
     def _judges(self) -> List[Policy]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import sys
 import threading
 from types import CodeType, TracebackType
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Type
 
+from npu_overflow import streams
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Op
 from npu_overflow.collectors.naming import GraphNames, install_arguments, install_cases, install_loops, install_scopes
@@ -25,8 +25,6 @@ from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
 
 __all__ = ["Careful", "Hooks", "Watcher"]
-
-log = logging.getLogger("npu_overflow")
 
 
 class Watcher:
@@ -86,7 +84,7 @@ class Careful(Watcher):
         try:
             yield
         except Exception:
-            log.error("observing a step failed; the training is not affected", exc_info=True)
+            streams.log_failure("observing a step failed; the training is not affected")
             self._watcher = None
 
 

@@ -72,6 +72,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "The first non-finite loss starts a collection.",
         "优化器 {optimizer} 使用固定的 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
     ),
+    "watch.elsewhere": (
+        "{path} can't be written ({reason}): what is collected goes to {folder}. For another folder give dump_path.",
+        "无法写入 {path}（{reason}）：采集的内容写入 {folder}。如需其他目录，请设置 dump_path。",
+    ),
+    "watch.step_outside": (
+        "watch.step() counts only inside a training: put the loop into 'with npu_overflow.overflow_dump() as watch:'.",
+        "watch.step() 只在训练之内有效：请把循环放在 with npu_overflow.overflow_dump() as watch: 之内。",
+    ),
     "watch.no_disk": ("{error} {hint} Until then reports are printed only.", "{error}{hint}在此之前，报告只会打印，不会保存。"),
     "watch.not_saved": ("{error} {hint} The report is printed only.", "{error}{hint}报告只会打印，不会保存。"),
     "tensorboard.stopped": ("{error} {hint} Nothing more is written for TensorBoard.", "{error}{hint}之后不再为 TensorBoard 写入数据。"),
