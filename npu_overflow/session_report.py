@@ -68,6 +68,7 @@ class Reporting:
     _listen_again: float
     _collect_from: Optional[int]
     _last_culprit: Optional[str]
+    _active: bool
     _beside: Optional[Tuple[threading.Thread, List[Any]]]
     _change: Callable[[str], None]
     _write_manifest: Callable[[], None]
@@ -156,7 +157,8 @@ class Reporting:
         """Show a report, on the training's thread."""
         if gathered is None:
             self._change("watching")
-            self.say("watch.nothing_collected")
+            if not short:  # an exception ended the training: nobody has looked for further steps
+                self.say("watch.nothing_collected" if self._active else "watch.nothing_collected.end")
             return
         report, path, folder = gathered
         self.reports.append(report)

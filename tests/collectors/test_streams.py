@@ -47,7 +47,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_training_without_streams_is_watched_all_the_same(how: str, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(training.__file__).parent), before=BROKEN[how]))
-    done = subprocess.run([sys.executable, "script.py"], cwd=str(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "script.py"], cwd=str(tmp_path), capture_output=True, text=True, timeout=300)
     assert "DONE reported 1 1" in done.stdout, done.stdout + done.stderr
 
 

@@ -8,6 +8,7 @@ import pytest
 import training
 
 import npu_overflow
+from npu_overflow.collectors.host import HostCollector
 
 pytestmark = pytest.mark.tensorflow("<2.16")
 
@@ -35,6 +36,25 @@ def test_a_collection_that_catches_nothing(keras: Any, capsys: Any) -> None:
         "npu_overflow: no further step overflowed while collecting; watching on.",
         "npu_overflow: 5 of 60 steps overflowed (8.33 %). Below 0.5 % is usual with dynamic loss scaling.",
     ]
+
+
+def test_a_collection_that_the_end_of_the_training_cuts_off(keras: Any, capsys: Any) -> None:
+    fit(keras, npu_overflow.OverflowWatch(max_collect_steps=50), hot=range(30, 35))
+    assert "npu_overflow: no further step overflowed until the training ended." in lines(capsys)
+
+
+def test_a_collection_that_is_interrupted(keras: Any, capsys: Any, monkeypatch: Any) -> None:
+    """Nobody has looked for further steps: nothing is said of them."""
+
+    def interrupted(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(HostCollector, "_attempt", interrupted)
+    watch = npu_overflow.OverflowWatch()
+    with pytest.raises(KeyboardInterrupt):
+        fit(keras, watch, hot=range(30, 60))
+    watch._session.end(failed=True)  # as at the end of the process
+    assert "collecting" in lines(capsys)[-1] and watch.state == "watching"
 
 
 def test_nothing_to_watch(own_folder: Any, capsys: Any) -> None:

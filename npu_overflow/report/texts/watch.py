@@ -26,6 +26,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "overflowing steps.",
         "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集溢出步的算子。",
     ),
+    "watch.nothing_collected.end": ("no further step overflowed until the training ended.", "直到训练结束没有再出现溢出的训练步。"),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
     "watch.late": (
         "the report is not ready after {seconds} s and is given up; to make it: npu-overflow analyze {folder}",
