@@ -23,6 +23,7 @@ WORDS = {
         "(`tests/analysis/test_rules.py`); `python tests/rule_table.py` prints for every rule that it fires where it should and is silent where it should. "
         "This page is made by `.ci/rules_page.py`.",
         "when": "**When.**", "example": "**Example.**", "advice": "**Fix.**", "host": "**On a CPU or GPU.**",
+        "batch": "**Where the value comes with the batch.**",
         "case": "{type}, verdict `{verdict}`{seen}",
     },
     "zh": {
@@ -31,6 +32,7 @@ WORDS = {
         "其代码出现在 JSON 报告的 `advice` 和 `evidence` 中。下面的示例取自规则自身的测试（`tests/analysis/test_rules.py`）；"
         "`python tests/rule_table.py` 会逐条打印规则是否在应当触发时触发、在不应触发时保持沉默。本页由 `.ci/rules_page.py` 生成。",
         "when": "**条件。**", "example": "**示例。**", "advice": "**处理。**", "host": "**在 CPU 或 GPU 上。**",
+        "batch": "**数值来自输入批数据时。**",
         "case": "{type}，结论 `{verdict}`{seen}",
     },
 }
@@ -57,6 +59,8 @@ def page(language: str) -> str:
             if key == "advice" or texts.known("advice.%s.host" % code):
                 operator = Operator(op_type=given.op_type, op_name=given.op_name, core=core, advice=codes, evidence=evidence)
                 lines += _fix(words[key], advice_text(operator, code, language))
+        if texts.known("advice.%s.batch" % code):
+            lines += _fix(words["batch"], texts.say("advice.%s.batch" % code, language, batch="x"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 

@@ -81,6 +81,8 @@ def cast_range(case: Case) -> Evidence:
     widest = case.widest
     if widest is not None:
         found["input_largest"] = widest.numbers.largest
+    if casts and case.origin == "data":  # no operator makes it: the advice is another
+        found["batch"] = (case.origin_detail or {}).get("name") or "batch"
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 from npu_overflow.collectors import compat
 
-__all__ = ["Batches", "can_feed", "draw", "feed", "labels_of"]
+__all__ = ["Batches", "as_tensors", "can_feed", "draw", "feed", "labels_of"]
 
 
 def can_feed(iterator: Any) -> bool:
@@ -77,6 +77,45 @@ def _label(name: str, value: Any, found: Dict[int, Tuple[str, str, Any]], depth:
             _label(name, item, found, depth + 1)
     elif depth < 8 and hasattr(value, "flat_values"):  # RaggedTensor
         _label(name, value.flat_values, found, depth + 1)
+
+
+def as_tensors(structure: Any, spec: Any = None) -> Any:
+    """The structure with tensors in place of NumPy arrays, as a tf.function makes them of its arguments; itself where it holds none.
+
+    Args:
+        structure: a function's arguments, in tuples, lists and dicts.
+        spec: the function's ``input_signature``, which says the types, or None.
+    """
+    return _as_tensors(structure, spec, 0)
+
+
+def _as_tensors(structure: Any, spec: Any, depth: int) -> Any:
+    import numpy as np
+
+    if isinstance(structure, np.ndarray):
+        return _as_tensor(structure, getattr(spec, "dtype", None))
+    if depth > 8 or (type(structure) not in (tuple, list, dict) and not hasattr(structure, "_fields")):
+        return structure
+    if isinstance(structure, dict):
+        changed = {key: _as_tensors(item, spec.get(key) if isinstance(spec, dict) else None, depth + 1) for key, item in structure.items()}
+        return changed if any(changed[key] is not structure[key] for key in changed) else structure
+    if not isinstance(structure, (tuple, list)):
+        return structure
+    specs = spec if isinstance(spec, (tuple, list)) else ()
+    items = [_as_tensors(item, specs[i] if i < len(specs) else None, depth + 1) for i, item in enumerate(structure)]
+    if all(now is then for now, then in zip(items, structure)):
+        return structure
+    return type(structure)(*items) if hasattr(structure, "_fields") else type(structure)(items)
+
+
+def _as_tensor(array: Any, dtype: Any) -> Any:
+    """A tensor of the array; the array itself where TensorFlow can't make one of it."""
+    import tensorflow as tf
+
+    try:
+        return tf.convert_to_tensor(array, dtype=dtype)
+    except (TypeError, ValueError, tf.errors.OpError):
+        return array
 
 
 class Batches:

@@ -25,6 +25,7 @@ class Call:
         self.iterator: Any = None
         self.given: Any = None
         self.exchanged: List[Any] = []  # arguments of later calls that look like this call's result after an exchange between workers
+        self._replayed: Optional[Tuple[Any, Any]] = None
 
     def take(self, drawn: List[Any], iterator: Any) -> None:
         """The batches that the call was going to draw from its iterator argument were drawn by hand."""
@@ -34,20 +35,28 @@ class Call:
 
     def arguments(self) -> Tuple[Any, Any]:
         """Arguments for the compiled function: an iterator over the drawn batches stands in for the one that they came from."""
-        return self._with(self.given)
+        return self._with((self.args, self.kwargs), self.given)
 
     def again(self) -> Tuple[Any, Any]:
         """Arguments for a replay: the batches themselves, so that their tensors keep their identity."""
-        return self._with(batches.Batches(self.drawn, self.iterator.element_spec) if self.drawn else None)
+        return self._with(self.as_tensors(), batches.Batches(self.drawn, self.iterator.element_spec) if self.drawn else None)
 
-    def _with(self, stand_in: Any) -> Tuple[Any, Any]:
+    def as_tensors(self) -> Tuple[Any, Any]:
+        """The arguments with NumPy arrays made tensors, as the function itself makes them; the same tensors each time."""
+        if self._replayed is None:
+            signature = getattr(self.function, "input_signature", None)
+            self._replayed = batches.as_tensors(self.args, signature), batches.as_tensors(self.kwargs)
+        return self._replayed
+
+    def _with(self, given: Tuple[Any, Any], stand_in: Any) -> Tuple[Any, Any]:
         if not self.drawn:
-            return self.args, self.kwargs
+            return given
 
         def swapped(item: Any) -> Any:
             return stand_in if item is self.iterator else item
 
-        return tuple(swapped(item) for item in self.args), {key: swapped(item) for key, item in self.kwargs.items()}
+        args, kwargs = given
+        return tuple(swapped(item) for item in args), {key: swapped(item) for key, item in kwargs.items()}
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -58,6 +67,11 @@ class Call:
             return tuple(inspect.signature(self.function.python_function).parameters)
         except (TypeError, ValueError):
             return ()
+
+    @property
+    def is_of_keras(self) -> bool:
+        """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one argument."""
+        return str(getattr(self.function.python_function, "__module__", "")).split(".")[0] in ("keras", "tf_keras")
 
 
 class FunctionCalls:

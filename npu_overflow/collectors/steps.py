@@ -91,9 +91,10 @@ class FunctionStep:
         """Names of the tensors that the step is given."""
         found: Dict[int, Tuple[str, str, Any]] = {}
         for call in reversed(self._calls):
-            found.update(batches.labels_of(call.args, call.names))
-            found.update(batches.labels_of(call.kwargs))
-            for batch in call.drawn:
+            args, kwargs = call.as_tensors()
+            found.update(batches.labels_of(args, call.names))
+            found.update(batches.labels_of(kwargs))
+            for batch in [*call.drawn, *(args[:1] if call.is_of_keras and call.names[:1] == ("data",) else ())]:
                 found.update(batches.labels_of(batch, ("x", "y", "sample_weight")))
         return found
 

@@ -8,7 +8,7 @@ from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells
 from npu_overflow.report.model import Operator
 from npu_overflow.report.screen import Fact, Screen
-from npu_overflow.report.tensors import tensor_lines
+from npu_overflow.report.tensors import shown_inputs, tensor_lines
 
 __all__ = ["AI_CORES", "CODE_INDENT", "VERDICT_STYLES", "advice_text", "facts_of", "show_culprit", "shown_advice"]
 
@@ -60,7 +60,8 @@ def _origin(screen: Screen, first: Operator, language: str) -> None:
     code = "report.origin." + first.origin
     if not texts.known(code):
         return
-    screen.add((texts.say(code, language, name=clean(detail.get("name") or "?")), "type"), margin="  ")
+    name = clean(detail.get("name") or "")
+    screen.add((texts.say(code if name else code + ".unnamed", language, name=name), "type"), margin="  ")
     found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": detail.get("value")}
     if detail.get("value") is not None:
         screen.add((wording.value_at(found), "bad"), margin="  ")
@@ -108,7 +109,7 @@ def _tensors(screen: Screen, first: Operator, language: str) -> None:
         screen.add((texts.say("report.no_dump" if first.dump_file is None else "report.not_opened", language), "warn"), margin="  ")
         return
     margin = "  "
-    lines = tensor_lines(first.inputs or (), first.outputs or (), screen.width - len(margin), language)
+    lines = tensor_lines(shown_inputs(first), first.outputs or (), screen.width - len(margin), language)
     screen.add_lines([[(margin, "")] + line for line in lines])
 
 
@@ -138,11 +139,14 @@ def shown_advice(operator: Operator) -> List[str]:
 def advice_text(operator: Operator, code: str, language: str) -> str:
     """The sentence of one advice with its evidence filled in."""
     key = "advice." + code
+    values = evidence_values(operator, code)
+    if "batch" in values and texts.known(key + ".batch"):
+        key += ".batch"
     if operator.core in ("CPU", "GPU") and texts.known(key + ".host"):
         key += ".host"
     if not texts.known(key):
         return code
-    return texts.say(key, language, **evidence_values(operator, code))
+    return texts.say(key, language, **values)
 
 
 def evidence_values(operator: Operator, code: str) -> Dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from npu_overflow.report import charts, culprit, lineage, terminal, texts, wording
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Problem, Remark, Report, TensorSummary
-from npu_overflow.report.tensors import has_overflow, kept_tensors
+from npu_overflow.report.tensors import has_overflow, kept_tensors, shown_inputs
 
 __all__ = ["View"]
 
@@ -107,7 +107,8 @@ class View:
             return None
         value = detail.get("value")
         found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": value}
-        return {"text": _said(code, name=clean(detail.get("name") or "?")), "value": "" if value is None else wording.value_at(found)}
+        name = clean(detail.get("name") or "")
+        return {"text": _said(code if name else code + ".unnamed", name=name), "value": "" if value is None else wording.value_at(found)}
 
     def _finding_facts(self, first: Operator) -> List[Tuple[Pair, Pair, bool]]:
         """(label, text, whether it is a name) of what is known of the finding."""
@@ -151,7 +152,7 @@ class View:
     def tensors(self, operator: Operator, most: int) -> List[Dict[str, Any]]:
         """Inputs, then outputs, at most ``most`` of each side; those with overflow values before the others."""
         found: List[Dict[str, Any]] = []
-        for side, tensors in (("input", operator.inputs or ()), ("output", operator.outputs or ())):
+        for side, tensors in (("input", shown_inputs(operator)), ("output", operator.outputs or ())):
             found.extend(self._tensor("%s.%d" % (side, tensor.index), tensor) for tensor in kept_tensors(tensors, most))
         return found
 

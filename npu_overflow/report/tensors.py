@@ -1,15 +1,16 @@
 """Inputs and outputs of an operator as lines: one table where it fits the width, blocks below each other where it does not."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Callable, List, Sequence, Tuple
 
 from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells, indent, join, pad, plain, wrap
-from npu_overflow.report.model import TensorSummary
+from npu_overflow.report.model import Operator, TensorSummary
 from npu_overflow.report.wording import not_decoded, number, shape, value_at
 
-__all__ = ["MOST_ROWS", "has_overflow", "kept_tensors", "named_lines", "tensor_lines"]
+__all__ = ["MOST_ROWS", "has_overflow", "kept_tensors", "named_lines", "shown_inputs", "tensor_lines"]
 
 #: tensors of one side that are shown; those with overflow values come first
 MOST_ROWS = 8
@@ -20,6 +21,15 @@ Named = Tuple[str, TensorSummary]
 def has_overflow(tensor: TensorSummary) -> bool:
     """Whether the valid region of a tensor holds an overflow value, as far as its numbers tell."""
     return tensor.first_overflow is not None or bool(tensor.nan or tensor.pos_inf or tensor.neg_inf or tensor.saturated)
+
+
+def shown_inputs(operator: Operator) -> Sequence[TensorSummary]:
+    """The inputs as they are shown: the headroom of an overflowing Cast's input in its own, wider type misleads, as the narrower one is too small for it."""
+    inputs, outputs = operator.inputs or (), operator.outputs or ()
+    if operator.op_type != "Cast" or not any(map(has_overflow, outputs)):
+        return inputs
+    results = {tensor.dtype for tensor in outputs}
+    return [tensor if tensor.dtype in results else replace(tensor, headroom_log2=None) for tensor in inputs]
 
 
 def has_numbers(tensor: TensorSummary) -> bool:

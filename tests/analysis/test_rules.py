@@ -289,6 +289,15 @@ def test_known_types() -> None:
     assert not is_known("MyFancyKernel") and not is_known("")
 
 
+@pytest.mark.parametrize("name", ["x", None])
+def test_of_a_value_that_comes_with_the_batch_no_operator_is_to_blame(name: Any) -> None:
+    found = case("Cast", core="CPU", inputs=[np.array([1, 70000], np.float32)], origin="data", origin_detail={"name": name, "element": [1], "value": 70000.0})
+    codes, evidence = advise(found)
+    text = advice_text(Operator(op_type="Cast", op_name="m/body/Cast", core="CPU", advice=codes, evidence=evidence), "cast_range", "en")
+    assert codes[0] == "cast_range"
+    assert text.startswith('The value comes with the batch ("%s"): ' % (name or "batch")) and "operator" not in text
+
+
 def test_on_a_cpu_the_fix_is_that_of_keras() -> None:
     for core, expected in (("CPU", False), ("GPU", False), ("AIV", True)):
         operator = Operator(op_type="MatMul", op_name="fc/MatMul", core=core)

@@ -126,6 +126,69 @@ def test_a_loop_gets_its_culprit_and_the_weights_it_would_have_had(keras: Any, k
     assert max(np.abs(a - b).max() for a, b in zip(begin, loop.weights())) > 1e-4
 
 
+def arrays() -> List[Tuple[Any, Any]]:
+    """Batches as NumPy arrays; in the later ones a feature is too large for float16."""
+    x, y = training.data(STEPS, [])
+    pairs = [(np.array(x[i : i + 8]), np.array(y[i : i + 8])) for i in range(0, len(x), 8)]
+    for wide, _ in pairs[training.HOT_FROM :]:
+        wide[1, 2] = 70000.0
+    return pairs
+
+
+def arrays_by_position(loop: Loop) -> None:
+    step = loop.tf.function(loop.step)
+    for x, y in arrays():
+        step(x, y)
+
+
+def arrays_by_name(loop: Loop) -> None:
+    step = loop.tf.function(loop.step)
+    for x, y in arrays():
+        step(y=y, x=x)
+
+
+def arrays_with_a_signature(loop: Loop) -> None:
+    step = loop.tf.function(loop.step, input_signature=[loop.tf.TensorSpec((None, None), loop.tf.float32)] * 2)
+    for x, y in arrays():
+        step(x.astype(np.float32), y)
+
+
+def arrays_in_a_dict(loop: Loop) -> None:
+    step = loop.tf.function(lambda batch: loop.step(batch["x"], batch["y"]))
+    for x, y in arrays():
+        step({"x": x, "y": y})
+
+
+def on_batches(loop: Loop) -> None:
+    loop.model.compile(loop.optimizer, "mse")
+    for x, y in arrays():
+        loop.model.train_on_batch(x, y)
+
+
+@pytest.mark.parametrize("kind", [arrays_by_position, arrays_by_name, arrays_with_a_signature, arrays_in_a_dict, on_batches], ids=lambda kind: kind.__name__)
+def test_an_array_given_to_a_step_is_its_batch(keras: Any, kind: Callable[[Loop], None]) -> None:
+    with npu_overflow.overflow_dump(verbose=0) as watch:
+        kind(Loop(keras))
+    first = watch.reports[0].first
+    name = "batch['x']" if kind is arrays_in_a_dict else "x"
+    assert (first.op_type, first.origin) == ("Cast", "data")
+    assert dict(first.origin_detail) == {"name": name, "element": [1, 2], "value": 70000.0}
+
+
+def test_arrays_become_tensors_where_they_stand() -> None:
+    import tensorflow as tf
+
+    from npu_overflow.collectors.batches import as_tensors
+
+    array, same = np.ones((2, 2)), {"a": [1.0, 2], "b": ("text", None)}
+    given = ([array, 3], {"k": array}, same)
+    made = as_tensors(given, ([tf.TensorSpec((2, 2), tf.float32)],))
+    assert (made[0][0].dtype, made[1]["k"].dtype, made[0][1]) == (tf.float32, tf.float64, 3)
+    assert made[2] is same and given[0][0] is array
+    assert as_tensors(same) is same
+    assert as_tensors((np.array([object()]),))[0].dtype == object
+
+
 def test_fit_inside_the_context_manager(keras: Any) -> None:
     model = training.compiled(training.functional(keras), keras)
     training.weights(model)

@@ -18,6 +18,7 @@ from report_strategies import reports
 from npu_overflow.report import html, texts
 from npu_overflow.report.flow import cells
 from npu_overflow.report.model import Operator, Problem, Report, TensorSummary
+from npu_overflow.report.tensors import shown_inputs
 from npu_overflow.report.terminal import next_command_of, print_report
 
 SCREENS = Path(__file__).parent / "screens"
@@ -216,6 +217,24 @@ def test_chinese_translates_what_the_report_holds_in_english() -> None:
     unknown = dataclasses.replace(report_samples.CULPRIT, status=0x4000, status_bits=("0x4000",), status_text=("unknown bit 0x4000",))
     report = dataclasses.replace(report_samples.NPU, operators=(unknown,))
     assert "未知位 0x4000" in screen(report, language="zh")
+
+
+@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("origin", ["data", "variable", "constant"])
+def test_a_name_that_nobody_knows_is_left_out(origin: str, language: str) -> None:
+    culprit = dataclasses.replace(report_samples.CULPRIT, origin=origin, origin_detail={"name": None, "element": [1, 8], "value": 81230.1})
+    text = screen(dataclasses.replace(report_samples.NPU, operators=(culprit,)), language=language)
+    assert texts.say("report.origin.%s.unnamed" % origin, language) in text and "[1, 8] = 81230.1" in text
+    assert "?" not in text.split(texts.say("report.consumer", language))[0]
+
+
+def test_a_cast_says_no_headroom_of_its_wider_input() -> None:
+    wide = TensorSummary(index=0, dtype="float32", format="ND", shape=(2,), bytes=8, min=1.0, max=70000.0, mean=35000.0, headroom_log2=111.4)
+    half = TensorSummary(index=0, dtype="float16", format="ND", shape=(2,), bytes=4, min=1.0, max=float("inf"), pos_inf=1, headroom_log2=16.0)
+    cast = dataclasses.replace(report_samples.CULPRIT, op_type="Cast", inputs=(wide,), outputs=(half,))
+    assert [tensor.headroom_log2 for tensor in shown_inputs(cast)] == [None]
+    assert shown_inputs(dataclasses.replace(cast, op_type="Mul")) == (wide,)
+    assert "111.4" not in screen(dataclasses.replace(report_samples.NPU, operators=(cast,)))
 
 
 def test_who_was_first_in_how_many_steps() -> None:

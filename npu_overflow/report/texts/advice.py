@@ -1,6 +1,6 @@
 """Advice, by rule code: ``advice.CODE`` says what to do, ``advice.CODE.title`` is its headline, ``advice.CODE.when`` the condition (for the
 documentation), ``advice.CODE.host`` replaces the text on a
-tree of the host collector (CPU, GPU), where Ascend's options do nothing.
+tree of the host collector (CPU, GPU), where Ascend's options do nothing, ``advice.CODE.batch`` where the value came with the batch.
 
 Every sentence can use ``{op_type}`` and ``{op_name}``, and what its rule always gives as evidence. Lines that begin with blanks are code.
 """
@@ -25,7 +25,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "Method 2: only this call, in the forward pass (it marks neither eager operators nor gradients):\n"
         "    with npu.keep_dtype_scope():\n"
         "        y = layer(x)\n"
-        'On a CPU or GPU: dtype="float32" on the Keras layer.',
+        'On a CPU or GPU: dtype="float32" on the Keras layer. A layer made of other layers does not pass its dtype on: give dtype="float32" to each inner layer as '
+        "well.",
         "让该算子以 float32 精度计算。\n"
         "方法一（推荐）：通过混合精度名单让 {op_type} 类型保持 float32。ops_info.json：\n"
         '    {{"black-list": {{"to-add": ["{op_type}"]}}}}\n'
@@ -36,17 +37,19 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "方法二：只针对前向中的这一处调用（对 eager 算子和反向梯度算子不起作用）：\n"
         "    with npu.keep_dtype_scope():\n"
         "        y = layer(x)\n"
-        '在 CPU 或 GPU 上：给 Keras 层设置 dtype="float32"。',
+        '在 CPU 或 GPU 上：给 Keras 层设置 dtype="float32"。由其他层组成的层不会把 dtype 传给内部各层：请给每个内部层也加上 dtype="float32"。',
     ),
     "advice.keep_float32.host": (
         "Keep the layer that holds this operator in float32 and leave the rest of the model in mixed precision:\n"
         '    keras.layers.Dense(..., dtype="float32")\n'
-        "or, in code of your own, compute this one expression in float32:\n"
+        'A layer made of other layers does not pass its dtype on: give dtype="float32" to each inner layer as well.\n'
+        "Or, in code of your own, compute this one expression in float32:\n"
         "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
         "The result must fit float16 when it is cast back. (A file for modify_mixlist can't be made here: it lists operator types of CANN, and this "
         "tree comes from TensorFlow's own operators.)",
         "让该算子所在的层保持 float32，模型其余部分继续使用混合精度：\n"
         '    keras.layers.Dense(..., dtype="float32")\n'
+        '由其他层组成的层不会把 dtype 传给内部各层：请给每个内部层也加上 dtype="float32"。\n'
         "如果是自己编写的代码，则只让这一个表达式以 float32 计算：\n"
         "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
         "转换回 float16 时，结果必须在其表示范围内。（此处无法生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。）",
@@ -74,6 +77,12 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
         "数值超出 float16 的表示范围：INF/NaN 模式下达到 65520 即变为 Inf，饱和模式下超过 65504 会被截断为 65504。"
         "请检查产生 {op_name} 输入的算子：在类型转换之前缩放、归一化或截断，或者让这部分模型保持 float32。\n"
+        "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
+    ),
+    "advice.cast_range.batch": (
+        'The value comes with the batch ("{batch}"): scale, normalise or clip it in the input pipeline, or begin the model with a layer in float32.\n'
+        "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
+        "该数值来自输入批数据（\"{batch}\"）：请在数据管道中缩放、归一化或截断，或让模型的第一层使用 float32。\n"
         "    x = tf.clip_by_value(x, -6.0e4, 6.0e4)",
     ),
     "advice.cube_accumulation.title": ("Matrix accumulation overflowed", "矩阵累加溢出"),
