@@ -9,7 +9,7 @@ from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.functions import Call, computes_gradients, giving_gradients, needed, writes_variables
 from npu_overflow.collectors.graph_replay import findings_by_graph
-from npu_overflow.collectors.hooks import Careful, Hooks
+from npu_overflow.collectors.hooks import Careful, Hooks, Turn
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.python_state import Generators, PythonState
@@ -331,7 +331,7 @@ class HostCollector(Collector):
         if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
             self._graph_tried = True
             try:
-                with self._python.in_place():  # tracing runs the step's Python, too
+                with Turn(), self._python.in_place():  # tracing runs the step's Python, too
                     found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), rewind, scales)
             except CannotCollect as problem:
                 log.debug("no replay as a graph: %s", problem)
@@ -390,7 +390,10 @@ class HostCollector(Collector):
             self._told.append(("host.disk_budget", {"step": step, "count": left_out}))
 
     def _failed(self, step: int, error: CannotCollect) -> None:
-        self._collected += 1
+        if error.code != "replay.busy":
+            self._collected += 1
+        elif self.reason == error.code:
+            return  # said already; it is no fault of these steps, so later ones are taken in their place
         self._told.append(("replay.failed", {"step": step, "error": error.message()}))
         self.reason = self.reason or error.code
 
