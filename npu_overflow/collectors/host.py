@@ -42,6 +42,7 @@ class HostCollector(Collector):
         self._path: Optional[str] = None
         self._armed = False
         self._collected = 0
+        self.kept_steps: List[int] = []
         self._told: List[Tuple[str, Dict[str, Any]]] = []
         self._calls: List[Call] = []
         self._enders: List[Any] = []  # optimizers (None: the user's word) that ended the step which these calls made
@@ -72,6 +73,7 @@ class HostCollector(Collector):
         """Be armed from ``step`` on."""
         self._armed = True
         self._collected = 0
+        self.kept_steps = []
         self._tree = self._path = self._names = self._living = self._moving_states = self._snapshot = None
         self._graph_tried = False
         self._calls, self._enders, self._in_place = [], [], False
@@ -386,6 +388,8 @@ class HostCollector(Collector):
             self._tree = HostTree(training.dump_path, str(name), training.device, environment.core(), training.options.max_disk)
             self._path = self._tree.path
         left_out = self._tree.write(step, found)
+        if step not in self.kept_steps:
+            self.kept_steps.append(step)
         if left_out:
             self._told.append(("host.disk_budget", {"step": step, "count": left_out}))
 
