@@ -114,7 +114,7 @@ class _Thread(threading.local):
 
 _busy = threading.Lock()
 
-#: how long one thread's training stands still for another one's replay
+#: how long one thread's training stands still for another one's replay; half as long each time that it was in vain
 MAX_WAIT_SECONDS = 5.0
 
 
@@ -126,11 +126,15 @@ class Turn:
     """
 
     _owner: Optional[int] = None
+    _in_vain = 0
 
     def __enter__(self) -> Turn:
-        if Turn._owner == threading.get_ident() or not _busy.acquire(timeout=MAX_WAIT_SECONDS):
+        if Turn._owner == threading.get_ident():
             raise CannotCollect("replay.busy")
-        Turn._owner = threading.get_ident()
+        if not _busy.acquire(timeout=MAX_WAIT_SECONDS / 2 ** min(Turn._in_vain, 20)):
+            Turn._in_vain += 1
+            raise CannotCollect("replay.busy")
+        Turn._owner, Turn._in_vain = threading.get_ident(), 0
         return self
 
     def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:

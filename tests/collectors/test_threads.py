@@ -323,6 +323,7 @@ def test_two_fits_in_two_threads_each_have_their_report() -> None:
 
 def test_a_step_that_another_replay_leaves_no_time_for_is_not_one_of_those_kept(monkeypatch: Any) -> None:
     monkeypatch.setattr(hooks, "MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
     keras = training.set_up()
     model = training.compiled(training.functional(keras), keras)
     training.weights(model)
@@ -357,3 +358,30 @@ def test_a_thread_that_observes_already_does_not_wait_for_itself() -> None:
     with hooks.Turn():
         assert hooks._busy.locked()
     assert not hooks._busy.locked()
+
+
+def test_waiting_for_a_replay_that_does_not_end_comes_to_an_end(monkeypatch: Any) -> None:
+    waited: List[float] = []
+
+    class Held:
+        free = False
+
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return self.free
+
+        def release(self) -> None:
+            pass
+
+    held = Held()
+    monkeypatch.setattr(hooks, "_busy", held)
+    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
+    for _ in range(3000):
+        with pytest.raises(CannotCollect), hooks.Turn():
+            raise AssertionError("entered")
+    assert waited[0] == hooks.MAX_WAIT_SECONDS and sum(waited) < 2.1 * hooks.MAX_WAIT_SECONDS
+    held.free = True
+    for _ in range(2):
+        with hooks.Turn():
+            pass
+    assert waited[-1] == hooks.MAX_WAIT_SECONDS
