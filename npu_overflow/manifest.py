@@ -65,7 +65,7 @@ class Manifest:
         optimizers: {"name", "family", "dynamic", "floor"} of each that is watched.
         drops: falls of the loss scale (training step, before, after).
         rate: overflowing steps as a part of all.
-        trigger: {"step", "optimizer", "reason", …} of the last trigger, or None.
+        trigger: {"step" (the one that collecting begins at), "optimizer", "reason", …} of the last trigger, or None.
         kept_steps: training steps whose overflow dumps were kept.
         kept_folders: data_index folders of the last collection, relative to the time folder: the analysis leaves out the others, whose overflow was
             sporadic. None: everything is analyzed.

@@ -331,7 +331,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             self.drops.append(look.drop)
             self.board.drop(look.drop)
         if look.trigger and self.state in ("watching", "reported") and len(self.reports) < self.options.max_reports:
-            self._manifest.trigger = {"step": self._step - 1, "pending": list(look.pending), "scale": look.drop[2] if look.drop else None}
+            self._manifest.trigger = {"step": self._step, "pending": list(look.pending), "scale": look.drop[2] if look.drop else None}
             if self._training is not None and self._training.bad_since is None and look.pending:
                 self._training.bad_since = look.pending[0]
             self._start(self._step)

@@ -6,6 +6,7 @@ touches no TensorFlow (on an NPU nothing of TensorFlow may exist before the devi
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
@@ -39,12 +40,30 @@ class OverflowWatch:
     async_safe = False
 
     def __init__(self, **options: Any) -> None:
-        self._session = Session(WatchOptions.of(**options))
+        self._start(Session(WatchOptions.of(**options)))
+
+    def _start(self, session: Session) -> None:
+        self._session = session
         self.model: Any = None
         self.params: Dict[str, Any] = {}
         self._lasting = False  # several calls of ``fit`` with one model are one training
         self._begun: Optional[int] = None
         self._fresh = False  # a training has begun and no step of it yet: a watch that is given twice begins once
+
+    def __copy__(self) -> OverflowWatch:
+        """A watch of its own with the same options: a training's state belongs to one watch."""
+        return self._anew(dict)
+
+    def __deepcopy__(self, memo: Dict[int, Any]) -> OverflowWatch:
+        """So, too: tuners copy callbacks for each trial. Optimizers and functions among the options stay the same objects."""
+        return self._anew(lambda more: copy.deepcopy(more, memo))
+
+    def _anew(self, copied: Callable[[Dict[str, Any]], Dict[str, Any]]) -> OverflowWatch:
+        """A fresh watch; ``copied`` copies what a class of the user's adds."""
+        fresh = type(self).__new__(type(self))
+        fresh._start(Session(self._session.options))
+        vars(fresh).update(copied({name: value for name, value in vars(self).items() if name not in vars(fresh)}))
+        return fresh
 
     # --- what people read -------------------------------------------------------------------------------------------------------
 

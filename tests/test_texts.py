@@ -5,8 +5,9 @@ import ast
 import importlib
 import re
 import string
+import threading
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import pytest
 
@@ -167,3 +168,26 @@ def test_words_that_depend_on_a_number() -> None:
     assert texts.say("ascend.unfinished", count=2) == "dumps of 2 steps were still being written when they were analyzed."
     assert texts.say("remark.record.nothing", count=1, file="f").startswith("1 record reports no overflow")
     assert texts.translate(texts.say("remark.record.nothing", count=1, file="f"), "zh") == texts.say("remark.record.nothing", "zh", count=1, file="f")
+
+
+def test_a_second_thread_never_sees_a_part_of_the_catalogue(monkeypatch: Any) -> None:
+    real = importlib.import_module
+    waiting, go_on = threading.Event(), threading.Event()
+
+    def slowly(name: str) -> Any:
+        module = real(name)
+        if threading.current_thread() is not threading.main_thread() and name.endswith(".problems"):
+            waiting.set()
+            assert go_on.wait(60)
+        return module
+
+    monkeypatch.setattr(texts, "_texts", {})
+    monkeypatch.setattr(texts.importlib, "import_module", slowly)
+    other = threading.Thread(target=texts.say, args=("watch.collector.host",))
+    other.start()
+    try:
+        assert waiting.wait(60)
+        assert texts.say("watch.collector.host", why="") != "watch.collector.host"
+    finally:
+        go_on.set()
+        other.join()

@@ -53,7 +53,7 @@ class Collector(abc.ABC):
     reason: Optional[str] = None
     #: data_index folders of the last collection, relative to the tree; None: all of the tree belongs to it
     kept_folders: Optional[List[str]] = None
-    #: training steps of the last collection, where they can differ from what lies in the tree
+    #: training steps of the last collection, as far as they are known
     kept_steps: Sequence[int] = ()
     #: whether collecting takes a new process
     needs_restart = False

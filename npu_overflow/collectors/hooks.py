@@ -24,7 +24,7 @@ from npu_overflow.collectors.optimizers import intercept
 from npu_overflow.collectors.source import SourceLines
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Careful", "Hooks", "Watcher"]
+__all__ = ["Careful", "Hooks", "Turn", "Watcher"]
 
 
 class Watcher:
@@ -112,6 +112,33 @@ class _Thread(threading.local):
 
 _busy = threading.Lock()
 
+#: how long one thread's training stands still for another one's replay; half as long each time that it was in vain
+MAX_WAIT_SECONDS = 5.0
+
+
+class Turn:
+    """The right to observe, of one thread of the process at a time. Another one waits for it, but never for long: its training stands meanwhile.
+
+    Raises:
+        CannotCollect: another thread has not ended in time, or this thread itself has it already.
+    """
+
+    _owner: Optional[int] = None
+    _in_vain = 0
+
+    def __enter__(self) -> Turn:
+        if Turn._owner == threading.get_ident():
+            raise CannotCollect("replay.busy")
+        if not _busy.acquire(timeout=MAX_WAIT_SECONDS / 2 ** min(Turn._in_vain, 20)):
+            Turn._in_vain += 1
+            raise CannotCollect("replay.busy")
+        Turn._owner, Turn._in_vain = threading.get_ident(), 0
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        Turn._owner = None
+        _busy.release()
+
 
 class Hooks:
     """Observes the operators of the current thread while the context is entered. One at a time in a process.
@@ -121,6 +148,7 @@ class Hooks:
         lines: finds the user's source line, or None.
         apply: what happens where an optimizer would apply gradients: "skip" (nothing, the step goes on) or "run".
         functions: whether tf.functions run operator by operator ("eager"), so as AutoGraph rewrites them ("rewritten"), or as they are ("compiled").
+        turn: the caller's, where it has one already; else the hooks take their own.
 
     Attributes:
         asked: the user's code asked tensors for their truth or their rows, which only code that AutoGraph rewrites can do when it is traced.
@@ -129,8 +157,16 @@ class Hooks:
         CannotCollect: another thread is observing, or TensorFlow lacks what is needed.
     """
 
-    def __init__(self, watcher: Watcher, lines: Optional[SourceLines] = None, apply: str = "skip", functions: str = "eager") -> None:
+    def __init__(
+        self,
+        watcher: Watcher,
+        lines: Optional[SourceLines] = None,
+        apply: str = "skip",
+        functions: str = "eager",
+        turn: Optional[Turn] = None,
+    ) -> None:
         self._watcher = watcher
+        self._turn = Turn() if turn is None else None
         self._functions = functions
         self._lines = lines
         self._apply = apply
@@ -142,8 +178,8 @@ class Hooks:
         self._count = 0
 
     def __enter__(self) -> Hooks:
-        if not _busy.acquire(False):
-            raise CannotCollect("replay.busy")
+        if self._turn is not None:
+            self._turn.__enter__()
         try:
             self._thread.known = self._thread.mine = True
             self._install()
@@ -159,7 +195,8 @@ class Hooks:
         finally:
             self._thread = _Thread()
             self._thread.known = True
-            _busy.release()
+            if self._turn is not None:
+                self._turn.__exit__(None, None, None)
 
     # --- installing -------------------------------------------------------------------------------------------------------------
 

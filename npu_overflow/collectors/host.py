@@ -9,7 +9,7 @@ from npu_overflow.collectors import batches, compat, environment
 from npu_overflow.collectors.base import Collector, Training
 from npu_overflow.collectors.functions import Call, computes_gradients, giving_gradients, needed, writes_variables
 from npu_overflow.collectors.graph_replay import findings_by_graph
-from npu_overflow.collectors.hooks import Careful, Hooks
+from npu_overflow.collectors.hooks import Careful, Hooks, Turn
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
 from npu_overflow.collectors.python_state import Generators, PythonState
@@ -42,6 +42,7 @@ class HostCollector(Collector):
         self._path: Optional[str] = None
         self._armed = False
         self._collected = 0
+        self.kept_steps: List[int] = []
         self._told: List[Tuple[str, Dict[str, Any]]] = []
         self._calls: List[Call] = []
         self._enders: List[Any] = []  # optimizers (None: the user's word) that ended the step which these calls made
@@ -72,6 +73,7 @@ class HostCollector(Collector):
         """Be armed from ``step`` on."""
         self._armed = True
         self._collected = 0
+        self.kept_steps = []
         self._tree = self._path = self._names = self._living = self._moving_states = self._snapshot = None
         self._graph_tried = False
         self._calls, self._enders, self._in_place = [], [], False
@@ -331,7 +333,7 @@ class HostCollector(Collector):
         if not self._graph_tried and step_of_user.steps == 1 and (error is None or error.code == "replay.raised"):
             self._graph_tried = True
             try:
-                with self._python.in_place():  # tracing runs the step's Python, too
+                with Turn(), self._python.in_place():  # tracing runs the step's Python, too
                     found = findings_by_graph(step_of_user.run_on, step_of_user.arguments(), "batch", self._variable_names(), rewind, scales)
             except CannotCollect as problem:
                 log.debug("no replay as a graph: %s", problem)
@@ -386,11 +388,16 @@ class HostCollector(Collector):
             self._tree = HostTree(training.dump_path, str(name), training.device, environment.core(), training.options.max_disk)
             self._path = self._tree.path
         left_out = self._tree.write(step, found)
+        if step not in self.kept_steps:
+            self.kept_steps.append(step)
         if left_out:
             self._told.append(("host.disk_budget", {"step": step, "count": left_out}))
 
     def _failed(self, step: int, error: CannotCollect) -> None:
-        self._collected += 1
+        if error.code != "replay.busy":
+            self._collected += 1
+        elif self.reason == error.code:
+            return  # said already; it is no fault of these steps, so later ones are taken in their place
         self._told.append(("replay.failed", {"step": step, "error": error.message()}))
         self.reason = self.reason or error.code
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Opti
 
 from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Origin, key_of
-from npu_overflow.collectors.hooks import Hooks
+from npu_overflow.collectors.hooks import Hooks, Turn
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher, TooLong
 from npu_overflow.collectors.python_state import Generators, PythonState
 from npu_overflow.collectors.quiet import quiet
@@ -175,12 +175,13 @@ class Replay:
 
     def _observed(self, repaired: FrozenSet[str] = frozenset(), lower_scale: bool = False, budget: int = 0) -> Optional[StepWatcher]:
         """One run, or None where it took too long."""
-        with self._python.in_place(), UndoLog(self._workers, self._rewind) as undo:
+        # its turn first: another thread's replay may have the generators of the process in its hands
+        with Turn() as turn, self._python.in_place(), UndoLog(self._workers, self._rewind) as undo:
             for resource in self._allow:
                 undo.allow(resource)
             watcher = StepWatcher(undo, self._labels, self._variable_name, budget, repaired, self._draws, self._may_run)
             try:
-                self._run_undone(undo, watcher, lower_scale)
+                self._run_undone(turn, undo, watcher, lower_scale)
             except TooLong:
                 return None
             return watcher
@@ -190,11 +191,11 @@ class Replay:
             return False
         return bool(operators % 64) or time.monotonic() < self._until
 
-    def _run_undone(self, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
+    def _run_undone(self, turn: Turn, undo: UndoLog, watcher: StepWatcher, lower_scale: bool) -> None:
         """One run at the step's loss scale, or at a low one; everything it writes is put back."""
         with scaled(self._scales, lower_scale):
             try:
-                with Hooks(watcher, SourceLines(_boundary.__code__, compat.original_line), self._apply, self._functions) as hooks:
+                with Hooks(watcher, SourceLines(_boundary.__code__, compat.original_line), self._apply, self._functions, turn) as hooks:
                     try:
                         self._run_step(hooks, undo)
                     finally:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -15,7 +14,7 @@ from npu_overflow.errors import DumpFormatError, UsageError
 from npu_overflow.report import texts
 from npu_overflow.report.merge_parts import First, Ranks, Seen, Some
 from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
-from npu_overflow.report.restore import restore_part
+from npu_overflow.report.restore import parsed, restore_part
 
 __all__ = ["Merging", "merge"]
 
@@ -109,10 +108,7 @@ class Merging:
         Raises:
             DumpFormatError: it is no report.
         """
-        try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DumpFormatError("report.not_json", why=str(error)) from None
+        data = parsed(text)
         operators = data.get("operators") if isinstance(data, dict) else None
         if not isinstance(operators, list) or not all(isinstance(item, dict) for item in operators):
             self.add(Report.from_dict(data), digest)  # which says what is wrong

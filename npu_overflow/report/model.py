@@ -133,7 +133,7 @@ class LossScale:
         drops: falls as (training step, before, after).
         rate: overflowing steps as a part of all.
         optimizers: names of those watched.
-        trigger_step: training step at which overflow was judged frequent, or None.
+        trigger_step: training step at whose beginning overflow was judged frequent, or None; the terminal names the same.
         kept_steps: training steps whose overflow was collected.
     """
 
@@ -144,7 +144,7 @@ class LossScale:
     kept_steps: Tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What an overflow dump says.
 
@@ -181,6 +181,17 @@ class Report:
     def first(self) -> Optional[Operator]:
         """The first overflowing AI Core operator (on a host tree: the culprit), or None."""
         return None if self.first_index is None else self.operators[self.first_index]
+
+    def __repr__(self) -> str:
+        """One line: the finding, and how much there is."""
+        first = self.first
+        if first is not None:
+            step = first.step if first.train_step is None else first.train_step
+            parts = ["first=%s %s" % (_short(str(first.op_type)), _short(repr(first.op_name))), "step=%s" % step]
+        else:
+            parts = ["first=None"] if self.reason is None else ["first=None", "reason=%s" % _short(repr(self.reason))]
+        parts += ["operators=%d" % len(self.operators), "records=%d" % self.records, "path=%s" % _short(repr(self.path))]
+        return "Report(%s)" % ", ".join(parts)
 
     def to_dict(self) -> Dict[str, Any]:
         """The report as plain dicts and lists, ready for JSON."""
@@ -240,6 +251,12 @@ class Report:
         from npu_overflow.report.html import write_html
 
         return write_html(self, path, language)
+
+
+def _short(text: str) -> str:
+    """A name of an untrusted file in a line for people: printable, of bounded length."""
+    text = "".join(sign if sign.isprintable() else "?" for sign in text[:1000])
+    return text if len(text) <= 200 else "%s…%s" % (text[:120], text[-60:])
 
 
 #: outside strings JSON has none of these: control characters past ASCII, zero width and bidi characters, separators, surrogates

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Tuple, Type, TypeVar
 from npu_overflow.errors import DumpFormatError
 from npu_overflow.report.model import TEXT_KEYS
 
-__all__ = ["restore", "restore_json", "restore_part"]
+__all__ = ["parsed", "restore", "restore_json", "restore_part"]
 
 _T = TypeVar("_T")
 
@@ -32,11 +32,19 @@ def restore_json(cls: Type[_T], text: str) -> _T:
     Raises:
         DumpFormatError: not JSON, or not a report.
     """
+    return restore(cls, parsed(text))
+
+
+def parsed(text: str) -> Any:
+    """What JSON says; a byte order mark in front, as some editors put it, is no part of it.
+
+    Raises:
+        DumpFormatError: not JSON, or a whole number that no report has.
+    """
     try:
-        data = json.loads(text, parse_int=_whole)
+        return json.loads(text[1:] if text[:1] == "\ufeff" else text, parse_int=_whole)
     except (ValueError, RecursionError, MemoryError) as error:
         raise DumpFormatError("report.not_json", why=str(error)) from None
-    return restore(cls, data)
 
 
 def _whole(digits: str) -> int:

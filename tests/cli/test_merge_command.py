@@ -31,6 +31,15 @@ def test_it_names_the_rank(saved: Path) -> None:
     assert done.stderr == ""
 
 
+def test_a_byte_order_mark_is_no_part_of_a_report(saved: Path) -> None:
+    for path in saved.rglob("report.json"):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    done = run("merge", str(saved))
+    assert (done.returncode, done.stderr) == (0, "") and "net/fc/mul" in done.stdout
+    one = run("analyze", str(saved / "rank_0" / "report.json"))
+    assert one.returncode == 0 and "net/fc/mul" in one.stdout
+
+
 def test_json_and_output(saved: Path, tmp_path: Path) -> None:
     files = [str(saved / "rank_1" / "report.json"), str(saved / "rank_0" / "report.json")]
     done = run("merge", "--json", "--output", str(tmp_path / "all.json"), *files)
@@ -43,7 +52,13 @@ def test_json_and_output(saved: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "npu-overflow: x.json does not exist.\n"), ("[]", "npu-overflow: x.json is no saved report: "), ("{", "npu-overflow: x.json is no saved report: ")],
+    [
+        (None, "npu-overflow: x.json does not exist.\n"),
+        ("[]", "npu-overflow: x.json is no saved report: "),
+        ("{", "npu-overflow: x.json is no saved report: "),
+        ('{"schema": 1, "rank": %s}' % ("9" * 6000), "npu-overflow: x.json is no saved report: This is not a JSON report: a number of 6000 digits."),
+        ('{"schema": 1, "version": "1", "path": "x", "rank": 1%s}' % ("0" * 400), "npu-overflow: x.json is no saved report: "),
+    ],
 )
 def test_what_is_no_report_is_one_clear_error(tmp_path: Path, content: str, message: str) -> None:
     if content is not None:

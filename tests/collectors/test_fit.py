@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,22 @@ def test_names_the_layer_that_overflows(keras: Any, capsys: Any) -> None:
     assert first.train_step >= training.HOT_FROM + 5
     assert first.outputs[0].dtype == "float16" and first.outputs[0].pos_inf > 0
     assert "net/hot/MatMul" in capsys.readouterr().out
+
+
+def test_the_page_marks_the_collected_steps_and_names_the_trigger_as_the_terminal_does(keras: Any, capsys: Any, tmp_path: Any) -> None:
+    watch = npu_overflow.OverflowWatch()
+    fit(training.compiled(training.functional(keras), keras), range(training.HOT_FROM, 60), watch)
+    (report,) = watch.reports
+    said = re.search(r"step (\d+): \d+ steps overflowed", capsys.readouterr().err)
+    assert said is not None and report.loss_scale is not None
+    assert report.loss_scale.trigger_step == int(said.group(1)) == report.loss_scale.kept_steps[0]
+    assert report.loss_scale.kept_steps == tuple(sorted({operator.train_step for operator in report.operators}))
+    assert len(report.loss_scale.kept_steps) == 3
+    pytest.importorskip("jinja2")
+    with open(report.to_html(str(tmp_path / "report.html")), encoding="utf-8") as file:
+        page = file.read()
+    assert "judged frequent at step %s" % said.group(1) in page
+    assert page.count('class="keptmark"') == 3
 
 
 def test_weights_are_those_of_a_training_without_the_watch(keras: Any) -> None:

@@ -11,7 +11,8 @@ import pytest
 import training
 
 import npu_overflow
-from npu_overflow.collectors import observe
+from npu_overflow.collectors import hooks, observe
+from npu_overflow.errors import CannotCollect
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -287,3 +288,100 @@ def test_a_loop_under_the_context_manager_with_evaluation_beside_it() -> None:
     assert training.same(plain, weights)
     assert beside.results == plain_beside.results and len(beside.results) == 1
     check_report(watch, "Rsqrt")
+
+
+def two_fits() -> List[Any]:
+    keras = training.set_up()
+    watches, failed = [], []
+
+    def fit_one(model: Any, watch: Any, both: threading.Barrier) -> None:
+        x, y = training.data(STEPS, HOT)
+        try:
+            both.wait(60)
+            model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch])
+        except BaseException as error:
+            failed.append(error)
+
+    both, threads = threading.Barrier(2), []
+    for number in range(2):
+        model = training.compiled(training.functional(keras), keras)
+        training.weights(model)
+        watches.append(npu_overflow.OverflowWatch(verbose=0, dump_path="dump%d" % number))
+        threads.append(threading.Thread(target=fit_one, args=(model, watches[-1], both)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed, failed
+    return watches
+
+
+def test_two_fits_in_two_threads_each_have_their_report() -> None:
+    for watch in two_fits():
+        check_report(watch, "Rsqrt")
+
+
+def test_a_step_that_another_replay_leaves_no_time_for_is_not_one_of_those_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(hooks, "MAX_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
+    keras = training.set_up()
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    x, y = training.data(STEPS, HOT)
+    watch = npu_overflow.OverflowWatch(verbose=0, keep=2)
+    steps: List[int] = []
+
+    class Other(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
+        """A replay of another thread, while the first four steps are collected."""
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if watch.state == "collecting":
+                steps.append(batch)
+                if len(steps) == 1:
+                    hooks._busy.acquire()
+                elif len(steps) == 5:
+                    hooks._busy.release()
+
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[Other(), watch])
+    check_report(watch, "Rsqrt")
+    report = watch.reports[0]
+    assert report.first.train_step == steps[4] and {operator.train_step for operator in report.operators} == set(steps[4:6])
+    assert [remark.code for remark in report.remarks].count("replay.failed") == 1
+    assert report.reason is None
+
+
+def test_a_thread_that_observes_already_does_not_wait_for_itself() -> None:
+    with hooks.Turn():
+        with pytest.raises(CannotCollect) as caught, hooks.Hooks(hooks.Watcher()):
+            raise AssertionError("entered")
+        assert caught.value.code == "replay.busy"
+    with hooks.Turn():
+        assert hooks._busy.locked()
+    assert not hooks._busy.locked()
+
+
+def test_waiting_for_a_replay_that_does_not_end_comes_to_an_end(monkeypatch: Any) -> None:
+    waited: List[float] = []
+
+    class Held:
+        free = False
+
+        def acquire(self, timeout: float) -> bool:
+            waited.append(timeout)
+            return self.free
+
+        def release(self) -> None:
+            pass
+
+    held = Held()
+    monkeypatch.setattr(hooks, "_busy", held)
+    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
+    for _ in range(3000):
+        with pytest.raises(CannotCollect), hooks.Turn():
+            raise AssertionError("entered")
+    assert waited[0] == hooks.MAX_WAIT_SECONDS and sum(waited) < 2.1 * hooks.MAX_WAIT_SECONDS
+    held.free = True
+    for _ in range(2):
+        with hooks.Turn():
+            pass
+    assert waited[-1] == hooks.MAX_WAIT_SECONDS

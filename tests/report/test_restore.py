@@ -51,7 +51,7 @@ def test_a_text_that_reads_like_a_number_stays_a_text(text: str) -> None:
     operator = Operator(evidence=free, origin_detail={"value": text, "name": text})
     report = Report(path="p", version="1", operators=(operator,), problems=(Problem("f", "r", "c", free),), remarks=(Remark("t", "c", free),), host=free)
     back = Report.from_json(report.to_json())
-    assert back == report and repr(back) == repr(report)
+    assert back == report and repr(dataclasses.astuple(back)) == repr(dataclasses.astuple(report))
 
 
 def _of_an_older_version(data: Any, cls: Any) -> Any:
@@ -202,3 +202,20 @@ def test_free_json_of_any_depth_is_no_report(depth: int) -> None:
 def test_free_json_of_some_depth_is_one() -> None:
     data = dict(report_samples.NPU.to_dict(), host={"x": json.loads("[" * 20 + "]" * 20)})
     assert Report.from_json(json.dumps(data)).to_dict()["host"] == data["host"]
+
+
+def test_a_byte_order_mark_in_front_is_no_part_of_the_json() -> None:
+    report = report_samples.NPU
+    text = report.to_json()
+    assert Report.from_json("\ufeff" + text) == Report.from_json(text)
+
+
+def test_a_report_reads_as_one_line() -> None:
+    first = Operator(op_name="net/hot/MatMul", op_type="MatMul", step=4, train_step=40)
+    report = Report(path="dump", version="1", records=2, operators=(first, Operator()), first_index=0)
+    assert repr(report) == "Report(first=MatMul 'net/hot/MatMul', step=40, operators=2, records=2, path='dump')"
+    assert repr(Report(path="dump", version="1", reason="other_rank")) == "Report(first=None, reason='other_rank', operators=0, records=0, path='dump')"
+    assert report == dataclasses.replace(report) and report != dataclasses.replace(report, records=3)
+    hostile = dataclasses.replace(first, op_name="a\x1b]0;\n" + "x" * 10**6, op_type="\u202e\n" + "y" * 10**6)
+    line = repr(dataclasses.replace(report, operators=(hostile,)))
+    assert len(line) < 800 and line.isprintable()

@@ -32,9 +32,12 @@ _FORMATTER = _Formatter()
 
 
 def _all() -> Dict[str, Tuple[str, str]]:
+    global _texts
     if not _texts:
+        texts: Dict[str, Tuple[str, str]] = {}  # aside: another thread never meets a part of it
         for name in CATALOGUES:
-            _texts.update(importlib.import_module("%s.%s" % (__name__, name)).TEXTS)
+            texts.update(importlib.import_module("%s.%s" % (__name__, name)).TEXTS)
+        _texts = texts
     return _texts
 
 
