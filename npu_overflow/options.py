@@ -2,15 +2,22 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import numbers
+import operator
+import os
 import re
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Tuple, Union
+from typing import Any, Callable, Iterable, Optional, Tuple, Union
 
 from npu_overflow.errors import UsageError
 
-__all__ = ["DEFAULT_DUMP_PATH", "WatchOptions", "bytes_of"]
+__all__ = ["DEFAULT_DUMP_PATH", "MOST_STEPS", "WatchOptions", "bytes_of"]
 
 DEFAULT_DUMP_PATH = "precision_data/overflow/dump"
+
+#: training steps that ``at_steps`` may name
+MOST_STEPS = 10**6
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
@@ -21,15 +28,14 @@ def bytes_of(value: Union[int, str], name: str = "size") -> int:
     Raises:
         UsageError: not a size, or not above 0.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-    else:
-        match = re.match(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$", value) if isinstance(value, str) else None
+    size = _index(value)
+    if size is None:
+        match = re.match(r"^\s*(\d{1,30}(?:\.\d+)?)\s*([a-zA-Z]*)\s*$", value) if isinstance(value, str) else None
         if match is None or match.group(2).lower() not in _UNITS:
-            raise UsageError("option.size", name=name, value=repr(value))
+            raise UsageError("option.size", name=name, value=_shown(value))
         size = int(float(match.group(1)) * _UNITS[match.group(2).lower()])
     if size <= 0:
-        raise UsageError("option.size", name=name, value=repr(value))
+        raise UsageError("option.size", name=name, value=_shown(value))
     return size
 
 
@@ -42,13 +48,13 @@ class WatchOptions:
         window: steps.
         warmup: steps in which calibration of a scale that begins too high is forgiven.
         min_scale: one counted overflow that leaves the loss scale at or below it triggers at once.
-        at_steps: training steps (from 0) that are collected whatever the scale does.
+        at_steps: training steps (from 0) that are collected whatever the scale does: one, or any iterable of them.
         check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on accelerators.
         keep: overflowing steps collected after the trigger.
         max_collect_steps, max_collect_seconds: after either, what there is gets analyzed.
         max_reports: reports in one training.
         limit: operators shown in the terminal.
-        dump_path: folder of the dump trees.
+        dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".
         max_memory: bytes of tensors held while a step is collected.
         collector: "auto", "ascend", "host", or an object with the methods of ``collectors.base.Collector``.
@@ -106,37 +112,98 @@ NOT_BUILT_YET: Tuple[str, ...] = ()
 
 _WHOLE = {"patience": 1, "window": 1, "warmup": 0, "keep": 1, "max_collect_steps": 1, "max_reports": 1, "limit": 0, "verbose": 0}
 _CHOICES = {"on_overflow": ("report", "stop", "restart"), "language": ("en", "zh", None)}
+_COLLECTORS = ("auto", "ascend", "host")
 
 
 def _checked(name: str, value: Any) -> Any:
     """``value`` in its final form, or UsageError."""
     if name in _WHOLE:
         return _whole(name, value, _WHOLE[name])
-    if name in _CHOICES and value not in _CHOICES[name]:
-        raise UsageError("option.choice", name=name, value=repr(value), accepted=", ".join(map(repr, _CHOICES[name])))
+    if name in _CHOICES and not (isinstance(value, (str, type(None))) and value in _CHOICES[name]):
+        raise UsageError("option.choice", name=name, value=_shown(value), accepted=", ".join(map(repr, _CHOICES[name])))
     if name in ("max_disk", "max_memory"):
         return bytes_of(value, name)
-    if name == "check_every" and value != "auto":
+    if name == "check_every" and not (isinstance(value, str) and value == "auto"):
         return _whole(name, value, 1)
     if name in ("min_scale", "max_collect_seconds"):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-            raise UsageError("option.number", name=name, value=repr(value))
-        return float(value)
+        return _number(name, value, zero=name == "min_scale")
     if name == "at_steps":
-        steps = (value,) if isinstance(value, int) else value
-        if not isinstance(steps, (tuple, list, set, frozenset, range)):
-            raise UsageError("option.steps", name=name, value=repr(value))
-        return tuple(sorted({_whole(name, step, 0) for step in steps}))
-    if name == "collector" and isinstance(value, str) and value not in ("auto", "ascend", "host"):
-        raise UsageError("option.choice", name=name, value=repr(value), accepted="'auto', 'ascend', 'host', an object with the collector protocol")
+        return _steps(name, value)
+    if name == "collector" and not (value in _COLLECTORS if isinstance(value, str) else _has_methods(value, "prepare", "start", "stop")):
+        raise UsageError("option.choice", name=name, value=_shown(value), accepted="'auto', 'ascend', 'host', an object with the collector protocol")
     if name == "on_report" and value is not None and not callable(value):
-        raise UsageError("option.callable", name=name, value=repr(value))
+        raise UsageError("option.callable", name=name, value=_shown(value))
+    if name == "restore" and type(value).__name__ not in ("bool", "bool_"):  # numpy's own, too
+        raise UsageError("option.choice", name=name, value=_shown(value), accepted="True, False")
+    if name == "optimizer" and not all(map(_is_optimizer, value if isinstance(value, (list, tuple)) else [value])) and value is not None:
+        raise UsageError("option.optimizer", name=name, value=_shown(value))
     if name in ("dump_path", "tensorboard_dir") and value is not None:
-        return str(value)
-    return value
+        return _folder(name, value)
+    return bool(value) if name == "restore" else value
 
 
 def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
-        raise UsageError("option.whole", name=name, value=repr(value), least=least)
-    return int(value)
+    whole = _index(value)
+    if whole is None or whole < least:
+        raise UsageError("option.whole", name=name, value=_shown(value), least=least)
+    return whole
+
+
+def _index(value: Any) -> Optional[int]:
+    """A whole number of Python or numpy; True and False are none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def _number(name: str, value: Any, zero: bool) -> float:
+    """A number, infinity included; ``zero``: whether 0 makes sense."""
+    try:
+        number = float(value) if not isinstance(value, bool) and isinstance(value, numbers.Real) else -1.0
+    except OverflowError:
+        number = -1.0
+    if not (number > 0 or (zero and number == 0)):
+        raise UsageError("option.number" if zero else "option.number_above", name=name, value=_shown(value))
+    return number
+
+
+def _steps(name: str, value: Any) -> Tuple[int, ...]:
+    """One step, or any iterable of steps: bounded, as it may have no end."""
+    steps: Optional[Iterable[Any]] = (value,)
+    if not isinstance(value, numbers.Integral):
+        try:
+            steps = None if isinstance(value, (str, bytes, dict)) else iter(value)
+        except TypeError:
+            steps = None
+    if steps is None:
+        raise UsageError("option.steps", name=name, value=_shown(value))
+    given = [_whole(name, step, 0) for step in itertools.islice(steps, MOST_STEPS + 1)]
+    if len(given) > MOST_STEPS:
+        raise UsageError("option.many_steps", name=name, most=MOST_STEPS)
+    return tuple(sorted(set(given)))
+
+
+def _folder(name: str, value: Any) -> str:
+    """A local folder; ``~`` at its beginning is the home folder."""
+    path = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(path, str) or "\0" in path:
+        raise UsageError("option.folder", name=name, value=_shown(value))
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
+        raise UsageError("option.url", name=name, value=_shown(value))
+    return os.path.expanduser(path)
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Whether it applies gradients, or wraps something that does; the class alone is no optimizer yet."""
+    return not isinstance(value, type) and any(hasattr(value, name) for name in ("apply_gradients", "apply", "_optimizer", "optimizer", "inner_optimizer"))
+
+
+def _has_methods(value: Any, *names: str) -> bool:
+    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
+
+
+def _shown(value: Any) -> str:
+    """What came, on one line that stays short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 200 else text[:199] + "…"

@@ -79,6 +79,8 @@ class Policy:
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
+        self._forgiven = 0  # overflows that were part of calibration
+        self._settled_at: Optional[float] = None  # the scale after the last of them
         self._previous: Optional[Reading] = None
         self._first_iterations: Optional[int] = None
         self._counted: Deque[int] = deque()
@@ -88,6 +90,12 @@ class Policy:
     def calibrating(self) -> bool:
         """Whether overflows are still forgiven, as the scale may have begun too high."""
         return self._calibrating and self.guarded
+
+    @property
+    def settled_at(self) -> Optional[float]:
+        """Where the scale stood after calibration, if every overflow was a part of it and it is over; else None."""
+        only = self._forgiven == self.overflowing_steps > 0
+        return self._settled_at if only and self.guarded and not self._calibrating else None
 
     def lost(self, steps: int) -> None:
         """So many of the steps seen overflowed, as it turned out later: nothing guards the weights, and they were lost."""
@@ -237,9 +245,13 @@ class Policy:
     ) -> Look:
         at_floor = reading is not None and reading.scale <= self.min_scale
         stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)  # an infinite scale never falls
+        was_calibrating = self._calibrating
         counted = self._outside_calibration(steps, overflows, probes)
         if overflows > probes and at_floor:
             counted = max(counted, 1)
+        if was_calibrating and overflows and not counted and reading is not None:
+            self._forgiven += overflows
+            self._settled_at = reading.scale
         first = step if first is None else first
         for back in range(min(counted, self.window) - 1, -1, -1):
             self._counted.append(max(first, step - back))

@@ -274,10 +274,13 @@ class Session(Stepping, Reporting, Restarting, Pausing):
 
     def _closing_line(self) -> None:
         policies = [*self._finished, *self._judges, *(policy for _made, policy in (self._known if self._paused else []))]
-        seen = [(policy.overflowing_steps, policy.steps, policy.rate) for policy in policies if policy.overflowing_steps]
-        for overflowing, steps, rate in seen:
-            self.say("watch.rate", overflowing=overflowing, steps=steps, percent="%.2f" % (100 * rate))
-        if self.state == "watching" and not self.reports and any(policy.calibrating and policy.overflowing_steps for policy in policies):
+        calm = self.state == "watching" and not self.reports
+        for policy in policies:
+            if calm and policy.settled_at is not None:
+                self.say("watch.rate.settled", overflowing=policy.overflowing_steps, steps=policy.steps, scale="%g" % policy.settled_at)
+            elif policy.overflowing_steps:
+                self.say("watch.rate", overflowing=policy.overflowing_steps, steps=policy.steps, percent="%.2f" % (100 * policy.rate))
+        if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
             self.say("watch.rate.warmup", step=self.drops[-1][0] if self.drops else "…")
         assert self._training is not None
         if self._step == 0 and not self._training.readers and self._by_itself:
@@ -334,9 +337,10 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             self._manifest.trigger = {"step": self._step, "pending": list(look.pending), "scale": look.drop[2] if look.drop else None}
             if self._training is not None and self._training.bad_since is None and look.pending:
                 self._training.bad_since = look.pending[0]
-            self._start(self._step)
+            self._start(self._step, lost=not policy.guarded and loss_scale.npu_mode() != "saturation")
 
-    def _start(self, step: int, forced: bool = False) -> None:
+    def _start(self, step: int, forced: bool = False, lost: bool = False) -> None:
+        """Collect from ``step`` on; ``lost``: nothing skips overflowing steps, and the loss told of it."""
         assert self._collector is not None
         if self._beside is not None:
             self._take(wait=forced)
@@ -350,7 +354,9 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             return
         self._collect_from, self._collect_since, self._collect_forced = step, time.time(), forced
         count = max([policy.overflowing_steps for policy in self._judges], default=0)
-        if not forced and self.drops:
+        if lost:
+            self.say("watch.trigger.lost", step=step)
+        elif not forced and self.drops:
             before, after = "%g" % self.drops[0][1], "%g" % self.drops[-1][2]
             self.say("watch.trigger", step=step, count=count, before=before, after=after)
         elif not forced:

@@ -1,6 +1,7 @@
 """How the steps of a training are noticed: calls of ``fit``, of tf.functions, optimizers that are used in Python, steps that the user marks or tells."""
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
 import sys
@@ -267,7 +268,8 @@ class Stepping:
 
     def _force(self, step: int, steps: int) -> None:
         assert self._training is not None
-        self._training.forced = any(step <= wanted < step + steps for wanted in self.options.at_steps)
+        wanted = self.options.at_steps  # sorted, and possibly very many
+        self._training.forced = bisect.bisect_left(wanted, step) < bisect.bisect_left(wanted, step + steps)
         if self._training.forced and self.state in ("watching", "reported"):
             self._start(step, forced=True)
 

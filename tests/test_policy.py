@@ -354,3 +354,25 @@ def test_overflow_known_from_elsewhere_leaves_the_window() -> None:
     assert not policy.look(0, 1, Reading(8.0, 1, 1, 2000), told=[0]).trigger
     assert not policy.look(10, 10, Reading(8.0, 11, 11, 2000), told=[10]).trigger
     assert policy.look(20, 10, Reading(8.0, 21, 21, 2000), told=[11, 19]).trigger
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_scale_that_settled_in_calibration_is_known(every: int) -> None:
+    scale, policy = Scale(scale=2.0**20), Policy(warmup=20)
+    policy.look(-1, 0, scale.reading())
+    for step in range(60):
+        scale.step(step < 5)
+        if step % every == every - 1:
+            policy.look(step, every, scale.reading())
+        assert policy.settled_at == (2.0**15 if step >= 19 else None)
+    scale.step(True)
+    policy.look(60, 1, scale.reading())
+    assert policy.settled_at is None
+
+
+def test_a_scale_that_never_fell_has_not_settled() -> None:
+    scale, policy = Scale(), Policy(warmup=20)
+    for step in range(30):
+        scale.step(False)
+        policy.look(step, 1, scale.reading())
+    assert policy.settled_at is None and not policy.calibrating

@@ -5,7 +5,8 @@ import argparse
 import dataclasses
 from typing import Any, Callable, Dict, List, Tuple
 
-from npu_overflow.options import NOT_BUILT_YET, WatchOptions
+from npu_overflow.errors import UsageError
+from npu_overflow.options import MOST_STEPS, NOT_BUILT_YET, WatchOptions
 
 __all__ = ["ALIASES", "add_arguments", "run", "split"]
 
@@ -78,6 +79,8 @@ def _value(name: str, text: Any) -> Any:
         return text
     try:
         return kind(text)
+    except UsageError:  # a ValueError, too
+        raise
     except ValueError:
         return text
 
@@ -87,9 +90,15 @@ def _whole(text: str) -> Any:
 
 
 def _steps(text: str) -> Any:
-    """"40,41" or "40:50" (the end is not in it), also mixed."""
+    """"40,41" or "40:50" (the end is not in it), also mixed. Bounded before it is spread out."""
     found: List[int] = []
     for part in text.split(","):
         first, colon, last = part.partition(":")
-        found += range(int(first), int(last)) if colon else [int(first)]
+        begin = int(first)
+        end = int(last) if colon else begin + 1
+        if end <= begin:
+            raise UsageError("option.empty_range", name="--at-steps", value=repr(text), part=part)
+        if end - begin > MOST_STEPS - len(found):
+            raise UsageError("option.many_steps", name="--at-steps", most=MOST_STEPS)
+        found += range(begin, end)
     return tuple(found)

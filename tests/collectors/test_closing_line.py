@@ -59,6 +59,38 @@ def test_a_training_that_ends_within_warmup_is_told_what_to_set(language: str, c
     assert said.count("warmup=0") == 1 and said.count("at_steps=[9]") == 1
 
 
+@pytest.mark.parametrize(
+    ("language", "line"),
+    [
+        ("en", "npu_overflow: 3 of 40 steps overflowed while the loss scale settled at 128, none since: nothing to do.\n"),
+        ("zh", "npu_overflow: 40 步中有 3 步溢出，均发生在 loss scale 回落到 128 的过程中，此后没有溢出，无需处理。\n"),
+    ],
+)
+def test_a_scale_that_settles_within_warmup_is_nothing_to_do(language: str, line: str, capsys: Any) -> None:
+    watch, said = short(language, [0, 1, 2], capsys, steps=40)
+    assert watch.reports == [] and said.endswith(line) and "0.5 %" not in said and "warmup=0" not in said
+
+
+def test_one_overflow_after_the_scale_settled_gives_the_rate(capsys: Any) -> None:
+    assert "4 of 40 steps overflowed (10.00 %)" in short("en", [0, 1, 2, 30], capsys, steps=40)[1]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_fixed_loss_scale_collects_at_the_first_loss_that_is_not_finite(language: str, capsys: Any) -> None:
+    keras = training.set_up()
+    model = training.functional(keras)
+    model.compile(fixed_scale(keras), "mse", **({"auto_scale_loss": False} if hasattr(keras, "ops") else {}))
+    training.weights(model)
+    x, y = training.data(20, range(12, 20))
+    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[npu_overflow.OverflowWatch(language=language)])
+    said = capsys.readouterr().err
+    line = {
+        "en": "npu_overflow: step 13: the loss became non-finite and nothing skips such steps: collecting now.\n",
+        "zh": "npu_overflow: 第 13 步：loss 变为非有限值，且没有机制跳过这样的步：立即开始采集。\n",
+    }[language]
+    assert said.count(line) == 1 and "stands still" not in said and "loss scale 未变" not in said
+
+
 def test_nothing_is_advised_where_nothing_overflowed_or_a_report_was_made(capsys: Any) -> None:
     assert "warmup=0" not in short("en", [], capsys)[1]
     watch, said = short("en", list(range(2, 10)), capsys, warmup=0, patience=2)

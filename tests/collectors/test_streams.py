@@ -120,7 +120,7 @@ def test_where_the_dump_path_can_not_be_written_a_temporary_folder_is_taken(monk
     assert report.first is not None and report.first.op_name == "net/hot/MatMul"
     assert report.path is not None and report.path.startswith(str(made))
     said = capsys.readouterr().err
-    assert said.count("never can't be written (Read-only file system): what is collected goes to %s" % made) == 1
+    assert said.count("never can't be written: Read-only file system. What is collected goes to %s" % made) == 1
 
 
 @pytest.mark.parametrize("tell", [False, True], ids=["marked", "told"])

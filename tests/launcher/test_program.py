@@ -107,6 +107,23 @@ def test_a_wrong_value_is_told_before_the_script_runs(script: Any) -> None:
     assert got.stderr == "npu-overflow: patience is 'many'; accepted is a whole number of at least 1.\n"
 
 
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ("1:999999999999", "--at-steps names more than 1000000 training steps; accepted are at most 1000000."),
+        ("0:600000,0:600000", "--at-steps names more than 1000000 training steps; accepted are at most 1000000."),
+        (
+            "1,5:3",
+            "--at-steps is '1,5:3'; its range 5:3 holds no step. Accepted are steps and ranges whose end is not in them, such as 40,41 or 40:50 (40 to 49).",
+        ),
+        ("5-9", "at_steps is '5-9'; accepted is a list of training steps, such as [119, 120]."),
+    ],
+)
+def test_wrong_steps_are_told_before_they_are_spread_out(script: Any, steps: str, message: str) -> None:
+    got = launching.run(["--at-steps", steps, script("print('ran')\n")])
+    assert (got.returncode, got.stdout, got.stderr) == (2, "", "npu-overflow: " + message + "\n")
+
+
 def test_every_option_of_the_watch_has_a_flag() -> None:
     import dataclasses
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tensorflow
 
 WATCHING = (
     "npu_overflow: watching the loss scale; after repeated overflows the host collector (TensorFlow on CPU or GPU) replays the overflowing steps "
-    "(npu_device is not loaded).\n"
+    "(no Ascend NPU in use).\n"
 )
 
 

@@ -15,10 +15,31 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{name} 的值为 {value}；应为不小于 {least} 的整数。",
     ),
     "option.number": ("{name} is {value}; accepted is a number of at least 0.", "{name} 的值为 {value}；应为不小于 0 的数。"),
+    "option.number_above": ("{name} is {value}; accepted is a number above 0.", "{name} 的值为 {value}；应为大于 0 的数。"),
     "option.choice": ("{name} is {value}; accepted: {accepted}.", "{name} 的值为 {value}；可选值：{accepted}。"),
     "option.steps": (
         "{name} is {value}; accepted is a list of training steps, such as [119, 120].",
         "{name} 的值为 {value}；应为训练步的列表，例如 [119, 120]。",
+    ),
+    "option.many_steps": (
+        "{name} names more than {most} training steps; accepted are at most {most}.",
+        "{name} 给出的训练步超过 {most} 个；最多可给出 {most} 个。",
+    ),
+    "option.empty_range": (
+        "{name} is {value}; its range {part} holds no step. Accepted are steps and ranges whose end is not in them, such as 40,41 or 40:50 (40 to 49).",
+        "{name} 的值为 {value}；其中的范围 {part} 不含任何训练步。可给出训练步或不含末尾的范围，例如 40,41 或 40:50（第 40 至 49 步）。",
+    ),
+    "option.optimizer": (
+        "{name} is {value}; accepted is an optimizer (an object with apply_gradients or apply), a list of them, or None.",
+        "{name} 的值为 {value}；应为优化器（具有 apply_gradients 或 apply 方法的对象）、优化器的列表或 None。",
+    ),
+    "option.folder": (
+        "{name} is {value}; accepted is the path of a folder, as text or pathlib.Path.",
+        "{name} 的值为 {value}；应为目录路径，类型为字符串或 pathlib.Path。",
+    ),
+    "option.url": (
+        "{name} is {value}, a URL; accepted is the path of a local folder, as files are written to the local file system.",
+        "{name} 的值为 {value}，是 URL；应为本地目录路径，文件只写入本地文件系统。",
     ),
     "option.callable": (
         "{name} is {value}; accepted is a function that takes a Report.",

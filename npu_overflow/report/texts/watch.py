@@ -14,7 +14,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "watch.why.given": (" (collector={collector!r})", "（collector={collector!r}）"),
     "watch.why.loaded": (" (npu_device is loaded)", "（已加载 npu_device）"),
-    "watch.why.unloaded": (" (npu_device is not loaded)", "（未加载 npu_device）"),
+    "watch.why.unloaded": (" (no Ascend NPU in use)", "（未使用昇腾 NPU）"),
     "watch.why.unopened": (" (npu_device is loaded, but no device is open)", "（已加载 npu_device，但没有打开设备）"),
     "watch.trigger": (
         "step {step}: {count} {count:step|steps} overflowed, the loss scale fell from {before} to {after}, overflow is frequent: collecting the operators of "
@@ -27,6 +27,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步：loss scale 未变，但已有 {count} 步溢出，溢出频繁：开始采集溢出步的算子。",
     ),
     "watch.nothing_collected.end": ("no further step overflowed until the training ended.", "直到训练结束没有再出现溢出的训练步。"),
+    "watch.trigger.lost": (
+        "step {step}: the loss became non-finite and nothing skips such steps: collecting now.",
+        "第 {step} 步：loss 变为非有限值，且没有机制跳过这样的步：立即开始采集。",
+    ),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
     "watch.late": (
         "the report is not ready after {seconds} s and is given up; to make it: npu-overflow analyze {folder}",
@@ -39,6 +43,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "watch.rate": (
         "{overflowing} of {steps} {steps:step|steps} overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
+    ),
+    "watch.rate.settled": (
+        "{overflowing} of {steps} {steps:step|steps} overflowed while the loss scale settled at {scale}, none since: nothing to do.",
+        "{steps} 步中有 {overflowing} 步溢出，均发生在 loss scale 回落到 {scale} 的过程中，此后没有溢出，无需处理。",
     ),
     "watch.rate.warmup": (
         "all of them within the warm-up, where a loss scale that begins too high may settle, so nothing was collected. "
@@ -74,8 +82,8 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "优化器 {optimizer} 使用固定的 loss scale：非有限梯度的训练步不会被跳过，溢出会写入权重。首次出现非有限 loss 时开始采集。",
     ),
     "watch.elsewhere": (
-        "{path} can't be written ({reason}): what is collected goes to {folder}. For another folder give dump_path.",
-        "无法写入 {path}（{reason}）：采集的内容写入 {folder}。如需其他目录，请设置 dump_path。",
+        "{path} can't be written: {reason}. What is collected goes to {folder}; for another folder give dump_path.",
+        "无法写入 {path}：{reason}。采集的内容写入 {folder}；如需其他目录，请设置 dump_path。",
     ),
     "watch.step_outside": (
         "watch.step() counts only inside a training: put the loop into 'with npu_overflow.overflow_dump() as watch:'.",
