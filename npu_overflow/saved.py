@@ -14,7 +14,7 @@ from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Remark, Report
 from npu_overflow.version import __version__
 
-__all__ = ["analyzed", "empty", "plain_options", "save", "shown", "versions"]
+__all__ = ["analyzed", "empty", "files_shown", "plain_options", "save", "shown", "versions"]
 
 
 def analyzed(folder: str, manifest: Manifest) -> Report:
@@ -77,6 +77,13 @@ def shown(path: str) -> str:
     """A path as a user would type it: relative where it lies below the working folder."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
+
+
+def files_shown(path: str) -> str:
+    """What ``save`` wrote, for people: the folder, and the report's name in each form that is there."""
+    stem = os.path.splitext(path)[0]
+    forms = [form for form in (".html", ".json", ".txt") if os.path.exists(stem + form)]
+    return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), os.path.basename(stem) + ", ".join(forms)) if forms else path
 
 
 def versions() -> Dict[str, str]:

@@ -252,9 +252,10 @@ class Reporting:
 
         text = io.StringIO()
         several = self._ranks.several
+        files = None if shown.path is None else saved.files_shown(shown.path)
         with streams.forgiving("stdout"):
             sys.stdout.write("\n")  # a progress bar may stand on this line
-            terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=shown.path,
+            terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=files,
                                   next_command="npu-overflow analyze %s" % saved.shown(shown.folder), language=self._language)
             sys.stdout.write(self._prefixed(text.getvalue()))
             sys.stdout.flush()

@@ -28,6 +28,14 @@ def test_three_files(tmp_path: Path, world_size: int, end: str) -> None:
     assert all("net/mul" in (tmp_path / name).read_text(encoding="utf-8") for name in names)
 
 
+@pytest.mark.parametrize(("world_size", "end"), [(1, ""), (8, "-3")])
+def test_all_three_are_named_to_the_user(tmp_path: Path, world_size: int, end: str) -> None:
+    path = saved.save(REPORT, str(tmp_path), Manifest(rank=3, world_size=world_size), "en")
+    assert saved.files_shown(path) == "%s%s (report%s.html, .json, .txt)" % (tmp_path, os.sep, end)
+    (tmp_path / ("report%s.html" % end)).unlink()
+    assert saved.files_shown(path) == "%s%s (report%s.json, .txt)" % (tmp_path, os.sep, end)
+
+
 def test_without_the_page_the_others_are_still_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def broken(*given: Any) -> str:
         raise ZeroDivisionError("x")

@@ -36,7 +36,7 @@ def print_report(
         file: standard output by default. Colour only where it is a terminal; names are wrapped there and stay whole elsewhere.
         language: "en" or "zh"; the user's by default.
         limit: operators shown, the culprit included; None shows all.
-        saved: path of the saved report, printed near the end.
+        saved: path of the saved report, or the folder with the names of its files; printed near the end.
         next_command: the command to type next; by default ``show`` on the culprit's dump, where there is one.
         width, colour: instead of those of the terminal.
     """
