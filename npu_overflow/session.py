@@ -393,6 +393,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
                 policy.reported(self._step)
             self._change("reported")
             if getattr(self._collector, "in_background", False):
+                self._collector.freeze()
                 self._gather_beside()
             else:
                 self._deliver(self._gather())

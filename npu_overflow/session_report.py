@@ -96,8 +96,6 @@ class Reporting:
 
         The report is shown by the training's own thread, between two steps.
         """
-        assert self._collector is not None
-        self._collector.freeze()
         made: List[Any] = []
 
         def gather() -> None:

@@ -160,6 +160,7 @@ def _patch_tensorflow() -> None:
     from tensorflow.python.framework import ops
     from tensorflow.python.ops import nn_ops, script_ops
 
+    _device.original_call()  # before it is replaced, where the import of this package has not asked for it
     def_function.Function.__call__ = _never_nested_function_call
     def_function.function = tf.function = npu_compat_function
     ops.device = lambda *args, **kwargs: contextlib.nullcontext()  # tf.device asks this one
