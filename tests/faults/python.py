@@ -98,7 +98,7 @@ def _(s: Setting) -> Fault:
     return _rewritten(s, forward, "Mul", "while/power", bad, Hand([cube, f16(bad)], quiet(np.multiply, cube, f16(bad))), "tf.multiply(product, h")
 
 
-@fault("while_that_autograph_rewrites")
+@fault("while_that_autograph_rewrites", numerics="in a graph what follows a break lies in a branch (while/cond); a replay takes it for a part of the body")
 def _(s: Setting) -> Fault:
     """``while`` on a tensor, with a ``break``."""
     tf, bad, most = s.tf, hot_batch(s, 300.0), 200.0 if s.cured else 60000.0
