@@ -102,13 +102,8 @@ class WatchOptions:
         for name in given:
             if name not in known:
                 raise UsageError("option.unknown", name=name, known=", ".join(known))
-            if name in NOT_BUILT_YET and given[name] not in (None, False):
-                raise UsageError("option.not_built", name=name)
         return cls(**{name: _checked(name, value) for name, value in given.items()})
 
-
-#: accepted by the interface, not built yet: giving one raises
-NOT_BUILT_YET: Tuple[str, ...] = ()
 
 _WHOLE = {"patience": 1, "window": 1, "warmup": 0, "keep": 1, "max_collect_steps": 1, "max_reports": 1, "limit": 0, "verbose": 0}
 _CHOICES = {"on_overflow": ("report", "stop", "restart"), "language": ("en", "zh", None)}

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Tuple
 
 from npu_overflow.errors import UsageError
-from npu_overflow.options import MOST_STEPS, NOT_BUILT_YET, WatchOptions
+from npu_overflow.options import MOST_STEPS, WatchOptions
 
 __all__ = ["ALIASES", "add_arguments", "run", "split"]
 
@@ -17,7 +17,7 @@ _NOT_HERE = ("on_report", "optimizer")
 
 
 def _names() -> List[str]:
-    return [item.name for item in dataclasses.fields(WatchOptions) if item.name not in (*_NOT_HERE, *NOT_BUILT_YET)]
+    return [item.name for item in dataclasses.fields(WatchOptions) if item.name not in _NOT_HERE]
 
 
 def _flag(name: str) -> str:

@@ -12,7 +12,7 @@ from npu_overflow.collectors.graph_replay import findings_by_graph
 from npu_overflow.collectors.hooks import Careful, Hooks, Turn
 from npu_overflow.collectors.host_tree import HostTree
 from npu_overflow.collectors.observe import StepWatcher
-from npu_overflow.collectors.python_state import Generators, PythonState
+from npu_overflow.collectors.python_state import PythonState, Reached
 from npu_overflow.collectors.replay import Replay, Scales, StepFindings, findings_by_flow, variable_names
 from npu_overflow.collectors.snapshot import Snapshot, states
 from npu_overflow.collectors.source import SourceLines
@@ -56,8 +56,8 @@ class HostCollector(Collector):
         self._living: Optional[List[Any]] = None  # the variables of the process, and the states among them
         self._moving_states: Optional[List[Any]] = None
         self._writers: Dict[int, Tuple[Any, bool]] = {}  # by function: whether it writes variables
-        self._generators = Generators()
-        self._python = PythonState(self._generators)  # when the present step began
+        self._reached = Reached()
+        self._python = PythonState(self._reached)  # when the present step began
 
     # --- the collector protocol -------------------------------------------------------------------------------------------------
 
@@ -165,9 +165,9 @@ class HostCollector(Collector):
         self._readings_before = self._readings()
         if len(self._calls) == 1 or self._snapshot is None:
             self._snapshot = self._take_snapshot()
-        self._generators.search(call.function, call.function.python_function, call.args, call.kwargs)
+        self._reached.search(call.function, call.function.python_function, call.args, call.kwargs)
         if len(self._calls) == 1:
-            self._python = PythonState(self._generators)
+            self._python = PythonState(self._reached)
         else:
             self._python.add_new()
         if self._early(self._readings_before) and id(call.function) in self._moving:
@@ -264,8 +264,8 @@ class HostCollector(Collector):
 
     def _before(self, step: int, step_of_user: FitStep) -> None:
         self._readings_before, self._snapshot = self._readings(), None
-        self._generators.search(step_of_user.model, step_of_user.model)
-        self._python = PythonState(self._generators)
+        self._reached.search(step_of_user.model, step_of_user.model)
+        self._python = PythonState(self._reached)
         if self._early(self._readings_before):
             self._attempt(step, step_of_user, self._readings_before)
         elif step_of_user.steps <= MAX_STEPS_A_CALL:

@@ -125,9 +125,11 @@ def install_arguments(names: Callable[[], Any], scope_now: Callable[[], str]) ->
 
     def match_arguments(inputs: Any, *args: Any, **kwargs: Any) -> Any:
         given = names()
+        if given is None or not any(hasattr(item, "assign") for item in inputs):
+            return real(inputs, *args, **kwargs)
         frame = sys._getframe(1)  # of the generated function of an operator, which holds the operator's type as its only bytes
         op_type = next((constant.decode() for constant in frame.f_code.co_consts if isinstance(constant, bytes)), None)
-        if given is None or op_type is None or not any(hasattr(item, "assign") for item in inputs):
+        if op_type is None:
             return real(inputs, *args, **kwargs)
         with kind(given.reserve(op_type, frame.f_locals.get("name"), scope_now()) + "/"):
             return real(inputs, *args, **kwargs)

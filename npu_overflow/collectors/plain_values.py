@@ -56,9 +56,8 @@ class PlainValues:
         return found
 
     @contextlib.contextmanager
-    def in_place(self, begin: Values) -> Iterator[None]:
-        """What has changed since ``begin`` stands as it did then; afterwards it, and what this thread writes in between, stands as now."""
-        now = self.now()
+    def in_place(self, begin: Values, now: Values) -> Iterator[None]:
+        """What has changed since ``begin`` stands as it did then; afterwards it, and what this thread writes in between, stands as ``now``."""
         handlers = _signal_handlers()
         theirs = {(id(function.__globals__), name) for function in handlers for _, name in _assigned(function.__code__)}
         around = {key: space for key, space in self._around.items() if key not in theirs}

@@ -20,13 +20,13 @@ from npu_overflow.collectors.own_draws import own_draws, shared_states
 from npu_overflow.collectors.plain_values import PLAIN, PlainValues, Values
 from npu_overflow.collectors.source import is_user_file, package_roots
 
-__all__ = ["Generators", "PythonState"]
+__all__ = ["PythonState", "Reached"]
 
 MAX_OBJECTS, MAX_DEPTH = 20_000, 12
 
 
-class Generators:
-    """Random generators that a step's Python code can draw from, and where it keeps plain values; each found once."""
+class Reached:
+    """What a step's Python code reaches: random generators, and places where it keeps plain values; each found once."""
 
     def __init__(self) -> None:
         self.plain = PlainValues()
@@ -73,8 +73,8 @@ class _Access:
 class PythonState:
     """States of generators, and plain values, at one moment."""
 
-    def __init__(self, generators: Generators) -> None:
-        self._generators = generators
+    def __init__(self, reached: Reached) -> None:
+        self._reached = reached
         self._plain: Values = {}
         self._states: Dict[int, Tuple[_Access, Any]] = {}
         self._shared = shared_states()
@@ -82,8 +82,8 @@ class PythonState:
 
     def add_new(self) -> None:
         """Read those that were found since."""
-        self._plain = {**self._generators.plain.now(), **self._plain}
-        for item, access in self._generators.all():
+        self._plain = {**self._reached.plain.now(), **self._plain}
+        for item, access in self._reached.all():
             if id(item) not in self._states:
                 with contextlib.suppress(Exception):  # a generator that has no state (random.SystemRandom), or none that can be read
                     self._states[id(item)] = (access, access.read())
@@ -91,8 +91,8 @@ class PythonState:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """All stands as it did at that moment; afterwards as it does now."""
-        now = PythonState(self._generators)
-        with own_draws(self._shared), self._generators.plain.in_place(self._plain):
+        now = PythonState(self._reached)
+        with own_draws(self._shared), self._reached.plain.in_place(self._plain, now._plain):
             try:
                 self._write()
                 yield

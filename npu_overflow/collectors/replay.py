@@ -17,7 +17,7 @@ from npu_overflow.collectors import compat
 from npu_overflow.collectors.blame import Origin, key_of
 from npu_overflow.collectors.hooks import Hooks, Turn
 from npu_overflow.collectors.observe import Draws, Held, StepWatcher, TooLong
-from npu_overflow.collectors.python_state import Generators, PythonState
+from npu_overflow.collectors.python_state import PythonState, Reached
 from npu_overflow.collectors.quiet import quiet
 from npu_overflow.collectors.snapshot import Snapshot
 from npu_overflow.collectors.source import SourceLines
@@ -101,7 +101,7 @@ class Replay:
     ) -> None:
         self._run, self._labels, self._variable_name = run, labels, variable_name
         self._scales, self._max_memory, self._allow, self._apply = scales, max_memory, allow, apply
-        self._rewind, self._workers, self._python = rewind, workers, python or PythonState(Generators())
+        self._rewind, self._workers, self._python = rewind, workers, python or PythonState(Reached())
         self._draws: Draws = {}
         self._most: Optional[int] = None  # operators a run may take
         self._until = time.monotonic() + max_seconds

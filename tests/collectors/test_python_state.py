@@ -15,7 +15,7 @@ import training
 
 import npu_overflow
 from npu_overflow.collectors.own_draws import OwnSeeds
-from npu_overflow.collectors.python_state import Generators, PythonState
+from npu_overflow.collectors.python_state import PythonState, Reached
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -115,22 +115,22 @@ def test_the_search_is_bounded_and_finds_what_functions_name() -> None:
     def by_global() -> Any:
         return helper()
 
-    found = Generators()
+    found = Reached()
     before = len(found.all())
     found.search(loop, loop, list(range(10**5)))
     assert len(found.all()) == before
     for root in (chain, by_closure, functools.partial(by_closure)):
-        found = Generators()
+        found = Reached()
         found.search(root, root)
         assert any(item is inner for item, _ in found.all())
-    found = Generators()
+    found = Reached()
     found.search(by_global, by_global)
     assert any(item is of_module for item, _ in found.all())
 
 
 def test_a_generator_without_a_state_is_left_alone() -> None:
     system = random.SystemRandom()
-    found = Generators()
+    found = Reached()
     found.search(system, [system])
     state = PythonState(found)
     np.random.seed(1)
@@ -161,7 +161,7 @@ def test_other_threads_draw_from_the_shared_generators_as_always() -> None:
     whole = [draw() for _ in range(6)]
     seeded()
     drawn: List[List[float]] = []
-    state = PythonState(Generators())
+    state = PythonState(Reached())
     on_a_thread(lambda: drawn.append(draw()))
     with state.in_place():
         assert draw() == whole[0]  # as when the step began
@@ -183,7 +183,7 @@ def test_a_shared_generator_is_found_behind_a_name_of_its_method() -> None:
     def draws() -> Any:
         return taken() + numpys()
 
-    found = Generators()
+    found = Reached()
     found.search(draws, draws)
     assert {type(item) for item, _ in found.all()} >= {random.Random, np.random.RandomState}
     random.seed(5)
@@ -266,7 +266,7 @@ def test_plain_values_begin_as_the_step_did_and_end_as_it_did() -> None:
     global counted
     counted = 0
     counter = Counter()
-    places = Generators()
+    places = Reached()
     places.search(counter, counter.count)
     state = PythonState(places)
     step = counter.count()
@@ -280,7 +280,7 @@ def test_plain_values_begin_as_the_step_did_and_end_as_it_did() -> None:
 
 def test_what_other_threads_write_meanwhile_stays() -> None:
     counter = Counter()
-    places = Generators()
+    places = Reached()
     places.search(counter, counter.count)
     state = PythonState(places)
     with contextlib.suppress(KeyError), state.in_place():
@@ -311,7 +311,7 @@ def test_what_a_handler_of_a_signal_writes_stays() -> None:
     global stopped
     stopped = False
     job = Job()
-    places = Generators()
+    places = Reached()
     places.search(job, job.count, stop)
     for handler in (job.end, stop):
         before = signal.signal(signal.SIGUSR1, handler)
@@ -337,7 +337,7 @@ class Sealed(Counter, metaclass=Closed):
 
 def test_classes_that_allow_no_change_are_left_alone() -> None:
     sealed = Sealed()
-    places = Generators()
+    places = Reached()
     places.search(sealed, sealed)
     with PythonState(places).in_place():
         sealed.calls = 5
@@ -347,7 +347,7 @@ def test_classes_that_allow_no_change_are_left_alone() -> None:
 def test_what_is_no_plain_value_is_left_alone() -> None:
     counter = Counter()
     counter.odd = np.ones(2)
-    places = Generators()
+    places = Reached()
     places.search(counter, counter)
     state = PythonState(places)
     with state.in_place():

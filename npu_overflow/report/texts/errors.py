@@ -5,7 +5,6 @@ from typing import Dict, Tuple
 
 TEXTS: Dict[str, Tuple[str, str]] = {
     "option.unknown": ("Unknown option {name!r}. Known options: {known}.", "未知选项 {name!r}。可用选项：{known}。"),
-    "option.not_built": ("The option {name!r} is not built yet in this version.", "选项 {name!r} 在此版本中尚未实现。"),
     "option.size": (
         "{name} is {value}; accepted is a number of bytes above 0, or text such as '256MB' or '2GiB'.",
         "{name} 的值为 {value}；应为大于 0 的字节数，或 '256MB'、'2GiB' 这样的文本。",
