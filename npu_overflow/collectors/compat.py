@@ -133,6 +133,19 @@ class Internals:
             context._rng = generator
 
 
+    def keep_global_seed(self, instead: Callable[[Any], None]) -> Callable[[], None]:
+        """Let ``tf.random.set_seed`` of this thread call ``instead(seed)``: the real one drops the state of all random kernels. Returns what undoes it."""
+        kind, thread = type(self.get("context")()), threading.get_ident()
+        real = getattr(kind, "_set_global_seed", None)
+        if real is None:
+            return lambda: None
+
+        def set_global_seed(context: Any, seed: Any) -> Any:
+            return instead(seed) if threading.get_ident() == thread else real(context, seed)
+
+        return patch(kind, "_set_global_seed", set_global_seed)
+
+
 _internals: List[Internals] = []
 
 

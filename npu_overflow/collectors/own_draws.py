@@ -46,6 +46,9 @@ def own_draws(states: States) -> Iterator[None]:
 class OwnSeeds(random.Random):
     """The source of seeds of eager random operators: this thread draws them from ``seed`` on, every other thread from the source of before."""
 
+    def __new__(cls, seed: int, before: Any) -> OwnSeeds:
+        return super().__new__(cls, seed)  # type: ignore[call-arg]  # Python 3.7's takes one argument
+
     def __init__(self, seed: int, before: Any) -> None:
         super().__init__(seed)
         self._thread, self._before = threading.get_ident(), before

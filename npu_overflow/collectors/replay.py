@@ -114,6 +114,8 @@ class Replay:
             CannotCollect: the step can't be replayed; the training is as it was.
         """
         first = self._observed(budget=self._max_memory)
+        if self._python.learned:
+            first = self._observed(budget=self._max_memory)
         if first is None:
             raise CannotCollect("replay.too_long")
         if self._asked and self._compiled:

@@ -52,13 +52,16 @@ class UndoLog:
         self._eager_random = internals.random_state()
         # The replay draws its seeds elsewhere: the kernels of eager random operators keep a state per seed, so drawing the
         # training's next seeds here would move them on.
-        internals.set_random_state(OwnSeeds(0x5EED, self._eager_random))
+        seeds = OwnSeeds(0x5EED, self._eager_random)
+        internals.set_random_state(seeds)
+        self._put_back = internals.keep_global_seed(seeds.seed)
         return self
 
     def __exit__(self, *exc: object) -> None:
         try:
             self.undo()
         finally:
+            self._put_back()
             compat.internals().set_random_state(self._eager_random)
 
     def allow(self, handle: Any) -> None:

@@ -16,6 +16,7 @@ import training
 import npu_overflow
 from npu_overflow.collectors.own_draws import OwnSeeds
 from npu_overflow.collectors.python_state import PythonState, Reached
+from npu_overflow.collectors.undo import UndoLog
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -191,6 +192,9 @@ def test_a_shared_generator_is_found_behind_a_name_of_its_method() -> None:
     state = PythonState(found)
     first = draws()
     with state.in_place():
+        assert draws() != first
+    assert state.learned
+    with state.in_place():
         assert draws() == first
     second = draws()
     random.seed(5)
@@ -270,10 +274,14 @@ def test_plain_values_begin_as_the_step_did_and_end_as_it_did() -> None:
     places.search(counter, counter.count)
     state = PythonState(places)
     step = counter.count()
+    with state.in_place():  # the first run shows what the step writes
+        assert counter.count() == [2, 2, False, 2]
+    assert state.learned
     for _ in range(3):  # runs of a replay
         with state.in_place():
             assert counter.count() == step == [1, 1, True, 1]
             assert counter.count() == [2, 2, False, 2]
+        assert not state.learned
     assert counter.count() == [2, 2, False, 2]
     assert "__setattr__" not in vars(Counter)
 
@@ -342,6 +350,58 @@ def test_classes_that_allow_no_change_are_left_alone() -> None:
     with PythonState(places).in_place():
         sealed.calls = 5
     assert sealed.calls == 5 and "__setattr__" not in vars(Sealed)
+
+
+class Loader:
+    """Makes batches on a thread of its own; the model knows it."""
+
+    def __init__(self) -> None:
+        global made
+        made = 0
+        self.position, self.rng, self.shapes = 0, np.random.RandomState(8), (0, 0)
+
+    def __call__(self) -> Any:
+        global made
+        made += 1
+        self.position += 1
+        self.shapes = (self.position, 8)
+        return made, self.position, self.shapes, self.rng.rand()
+
+
+made = 0
+
+
+def test_what_the_step_only_reaches_goes_on_on_the_thread_that_uses_it() -> None:
+    """Before a replay, in the middle of it, and after: no batch comes twice."""
+    expected = made_by(Loader())
+    loader = Loader()
+    places = Reached()
+    places.search(loader, loader)
+    state = PythonState(places)
+    batches: List[Any] = []
+    on_a_thread(lambda: batches.append(loader()))
+    for _ in range(2):
+        with state.in_place():
+            on_a_thread(lambda: batches.append(loader()))
+        assert not state.learned
+    on_a_thread(lambda: batches.append(loader()))
+    assert batches == expected
+
+
+def made_by(loader: Loader) -> Any:
+    return [loader() for _ in range(4)]
+
+
+def test_a_seed_that_the_step_sets_is_the_replays_own() -> None:
+    import tensorflow as tf
+
+    tf.random.set_seed(3)
+    whole = [float(tf.random.uniform(())) for _ in range(2)]
+    tf.random.set_seed(3)
+    first = float(tf.random.uniform(()))
+    with UndoLog():
+        tf.random.set_seed(9)
+    assert [first, float(tf.random.uniform(()))] == whole
 
 
 def test_what_is_no_plain_value_is_left_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from typing import Any, Callable, List, Optional, Set, Tuple
 
 import numpy as np
@@ -216,6 +217,39 @@ def second_function(keras: Any) -> Callable[[Beside], None]:
         beside.results.add((compiled.numpy().tobytes(), eager.numpy().tobytes()))
 
     return work
+
+
+class Loader:
+    """Makes batches on a thread of TensorFlow's: it counts them and draws noise. The model knows it, as an attribute."""
+
+    def __init__(self) -> None:
+        self.position, self.noise = 0, np.random.RandomState(5)
+        self.made: List[Tuple[int, float]] = []
+
+    def batches(self) -> Any:
+        x, y = training.data(STEPS, HOT)
+        while True:
+            self.position += 1
+            time.sleep(0.002)
+            part = slice(self.position % STEPS * training.BATCH, (self.position % STEPS + 1) * training.BATCH)
+            self.made.append((self.position, self.noise.rand()))
+            yield x[part], y[part]
+
+
+def test_a_loader_that_the_model_knows_makes_each_batch_once() -> None:
+    import tensorflow as tf
+
+    keras = training.set_up()
+    model = training.compiled(training.functional(keras), keras)
+    training.weights(model)
+    model.loader = loader = Loader()
+    spec = (tf.TensorSpec((None, training.FEATURES), tf.float32), tf.TensorSpec((None, 1), tf.float32))
+    data = tf.data.Dataset.from_generator(loader.batches, output_signature=spec).prefetch(10 * STEPS)  # it is never waited for
+    watch = npu_overflow.OverflowWatch(verbose=0)
+    model.fit(data, steps_per_epoch=STEPS - 1, verbose=0, callbacks=[watch])
+    assert watch.reports
+    noise = np.random.RandomState(5)
+    assert len(loader.made) > STEPS and loader.made == [(i + 1, noise.rand()) for i in range(len(loader.made))]
 
 
 class Draws:
