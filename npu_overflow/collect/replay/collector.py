@@ -197,7 +197,7 @@ class ReplayCollector(Collector):
         """A step that the user marked: it begins and ends here, unless a function or an optimizer inside ends it."""
         if self._recorder is not None:
             self._recorder.forget()
-            self._before = self._readings()
+            self._begin_step()
         self._step_has_ended = False
         yield
         if not self._step_has_ended:

@@ -231,7 +231,7 @@ class Interpreter:
     def _from_outside(self, tensor: Any, label: Label, key: Tuple[Any, ...]) -> Tuple[Any, Optional[Mark]]:
         """A tensor that no operator of the step made, and its mark; an origin where it is not finite."""
         if not is_float(tensor):
-            return tensor, None
+            return tensor, Mark(0, label) if label.kind == "data" else None
         if all_finite(tensor):
             return tensor, Mark(0, label)
         if key in self.repair:

@@ -8,14 +8,15 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
+from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.lines import Location, Place, locate
 from npu_overflow.collect.replay.recorder import Entry, Record
-from npu_overflow.collect.replay.taint import OpRef
+from npu_overflow.collect.replay.taint import OpRef, Path
 
 __all__ = ["Facts", "Names", "layers_known_by_variables"]
 
 _GRADIENT = re.compile(r"(?:^|/)(?:gradient_tape|gradients)/")
-_CONTROL_GRADIENT = re.compile(r"(?:^|/)gradients/(.+?)_grad/")
+_CONTROL_GRADIENT = re.compile(r".*(?:^|/)gradients/(.+?)_grad/")
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _MOST_OPS = 20000  # looked at in search of a forward operator
 
@@ -58,14 +59,17 @@ class Names:
         if ref.node.op is None:
             return self._of_eager(ref)
         op = ref.node.op
-        prefix = _prefix(ref)
-        forward = None
+        prefix = _prefix(ref.path)
+        forward, forward_prefix = None, prefix
         backward = is_gradient(op) or _works_on_gradients(op)
         if backward and is_gradient(op):
-            forward = forward_of(op)
+            caller = _forward_call(ref.path)
+            forward = forward_of(op, None if caller is None else caller[0])
+            if caller is not None:
+                forward_prefix = _prefix(caller[1]) + _scope(caller[0])
         location = self._location(ref, forward if forward is not None else op)
         name = prefix + op.name
-        forward_name = None if forward is None else prefix + forward.name
+        forward_name = None if forward is None else forward_prefix + forward.name
         replica = _REPLICA.search(name)
         return Facts(
             name, self._layer(forward_name or name), "backward" if backward else "forward", forward_name, location,
@@ -156,18 +160,37 @@ def layers_known_by_variables(names: Iterable[str]) -> FrozenSet[str]:
     return frozenset(part for name in names for part in name.split(":")[0].split("/")[:-1])
 
 
-def _prefix(ref: OpRef) -> str:
-    """The scopes of the calls that lead into an operator's graph. Graphs of branches and loops repeat the scopes around them."""
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def _prefix(path: Path) -> str:
+    """The scopes of the calls that lead into a graph. Graphs of branches and loops repeat the scopes around them."""
     parts = []
-    path = ref.path
-    while path.parent is not None:
-        if path.node.type in ("PartitionedCall", "StatefulPartitionedCall"):
-            scope = path.node.name.rpartition("/")[0]
-            parts.append(scope + "/" if scope else "")
-        elif parts and path.node.functions:
-            break
-        path = path.parent
+    inside: Optional[Path] = path
+    while inside is not None and inside.parent is not None:
+        if inside.node.type in _CALLS:
+            parts.append(_scope(inside.node.op))
+        inside = inside.parent
     return "".join(reversed(parts))
+
+
+def _scope(op: Any) -> str:
+    scope = op.name.rpartition("/")[0]
+    return scope + "/" if scope else ""
+
+
+def _forward_call(path: Path) -> Optional[Tuple[Any, Path]]:
+    """Where a graph is the backward pass of a function: the call of the forward pass, from which it takes what that kept."""
+    inside: Optional[Path] = path
+    while inside is not None and inside.parent is not None:
+        node = inside.node
+        if node.type in _CALLS and any("__backward_" in name for name in node.functions["f"]):
+            for tensor in node.op.inputs:
+                called = tensor.op
+                if called.type in _CALLS and "__forward_" in called.get_attr("f").name:
+                    return called, inside.parent
+        inside = inside.parent
+    return None
 
 
 def is_gradient(op: Any) -> bool:
@@ -211,18 +234,18 @@ def _walk(op: Any, nearby: Any) -> Iterator[Any]:
                 yield item
 
 
-def forward_of(op: Any) -> Any:
+def forward_of(op: Any, call: Any = None) -> Any:
     """The forward operator whose registered gradient function made ``op``: by that function's name on the stack, by the scope, and
-    by what ``op`` reads. None where nothing tells."""
+    by what ``op`` reads. None where nothing tells.
+
+    Args:
+        call: the call of the function whose backward pass ``op`` lies in, or None.
+    """
     graph = op.graph
-    inside = _CONTROL_GRADIENT.search(op.name)
+    inside = _CONTROL_GRADIENT.match(op.name)
     if inside is not None:  # the gradient of a graph that is a branch, a body or a function: scopes tell
-        while graph is not None:
-            found = _by_name(graph, inside.group(1))
-            if found is not None:
-                return found
-            graph = getattr(graph, "_forward_graph", None) or getattr(graph, "outer_graph", None)
-        return _Named(inside.group(1), op)
+        found = _in_forward_graphs(op, inside.group(1), call)
+        return found if found is not None else _Named(inside.group(1), op)
     scope = re.sub(r"^(?:.*/)?gradient_tape/", "", op.name).rpartition("/")[0]
     exact = _by_name(graph, scope) if scope else None
     kinds = _gradient_functions(op)
@@ -231,6 +254,35 @@ def forward_of(op: Any) -> Any:
     near = _operators_read(op)
     candidates = [item for item in near if "gradient" not in item.name and _encloses(item.name, scope)]
     return next((item for kind in kinds for item in candidates if item.type == kind), None)
+
+
+def _in_forward_graphs(op: Any, name: str, call: Any) -> Any:
+    """The operator of this name in the graphs whose gradients ``op``'s graph computes, and in functions that these call."""
+    graphs, graph = [], op.graph
+    while graph is not None:
+        graphs += [getattr(graph, "_forward_graph", None), graph]
+        graph = getattr(graph, "outer_graph", None)
+    if call is not None:
+        graphs.append(private.graph_of_function(call.get_attr("f").name, call.graph))
+    for graph in graphs:
+        found = None if graph is None else _by_name(graph, name)
+        if found is not None:
+            return found
+    for graph in graphs[-1:]:  # a loop inside the function: its body has graphs of its own
+        for inner in _functions_of(graph) if graph is not None else ():
+            found = _by_name(inner, name)
+            if found is not None:
+                return found
+    return None
+
+
+def _functions_of(graph: Any) -> Iterator[Any]:
+    for item in graph.get_operations():
+        for value in item.node_def.attr.values():
+            if value.func.name:
+                inner = private.graph_of_function(value.func.name, graph)
+                if inner is not None:
+                    yield inner
 
 
 class _Named:
@@ -278,7 +330,7 @@ def _walk_up(op: Any, levels: int) -> List[Any]:
     for _ in range(levels):
         level = [tensor.op for item in level for tensor in item.inputs if tensor.op not in seen]
         seen += [item for item in level if item not in seen]
-    return seen[1:]
+    return seen
 
 
 def _encloses(name: str, scope: str) -> bool:
@@ -297,6 +349,3 @@ def _stack(entry: Entry) -> Sequence[Place]:
 def variable_name(variable: Any) -> str:
     """The name of a variable as a user knows it: Keras 3's path, else TensorFlow's name."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", None) or "variable").split(":")[0]
-
-
-Located = Tuple[str, Optional[Location]]

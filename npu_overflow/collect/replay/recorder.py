@@ -157,7 +157,6 @@ class Recorder:
     def forget(self) -> None:
         """Nothing executed so far belongs to the next step."""
         self._old, self._entries = [], []
-        self.begin_step()
 
     def record(self) -> Record:
         """What was executed since the last step ended, with earlier entries that it takes tensors from."""
