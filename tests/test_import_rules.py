@@ -34,17 +34,18 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "dump": ("errors",),
     "analysis": ("errors", "dump", "manifest", "report.model"),
     "report": ("errors",),
-    "collectors": ("errors", "options", "dump", "manifest", "loss_scale", "living", "streams", "dump_config", "ranks"),
+    "collect": ("errors", "options", "dump", "manifest", "loss_scale", "living", "streams", "dump_config", "ranks"),
+    "training": ("errors", "loss_scale", "collect"),
     "session": (
-        *("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collectors", "saved"),
+        *("errors", "options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collect", "training", "saved"),
         *("restart", "neighbours", "streams", "session_pause", "session_report", "session_restart", "session_steps"),
     ),
-    "session_pause": ("policy", "manifest", "loss_scale", "collectors"),
-    "session_report": ("errors", "options", "manifest", "ranks", "report", "collectors", "saved", "neighbours", "streams", "session_pause"),
-    "session_restart": ("errors", "options", "policy", "manifest", "ranks", "collectors", "saved", "restart", "report"),
-    "session_steps": ("options", "policy", "loss_scale", "dump_config", "collectors"),
+    "session_pause": ("policy", "manifest", "loss_scale", "collect"),
+    "session_report": ("errors", "options", "manifest", "ranks", "report", "collect", "saved", "neighbours", "streams", "session_pause"),
+    "session_restart": ("errors", "options", "policy", "manifest", "ranks", "collect", "training", "saved", "restart", "report"),
+    "session_steps": ("options", "policy", "loss_scale", "dump_config", "collect", "training"),
     "saved": ("errors", "options", "manifest", "analysis", "report"),
-    "watch": ("errors", "options", "loss_scale", "session", "collectors", "report"),
+    "watch": ("errors", "options", "loss_scale", "session", "collect", "report"),
     "launcher": ("*",),
     "cli": ("*",),
 }
@@ -57,21 +58,21 @@ LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",)}
 
 #: frameworks: only here, and only inside functions
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
-MAY_USE_FRAMEWORKS = ("watch", "loss_scale", "collectors", "dump_config", "launcher", "report.tensorboard", "cli.demo")
+MAY_USE_FRAMEWORKS = ("watch", "loss_scale", "collect", "training", "dump_config", "launcher", "report.tensorboard", "cli.demo")
 
 #: what must not be loaded before it is used
 HEAVY = (*FRAMEWORKS, "fsspec", "numpy", "google.protobuf", "rich", "jinja2")
 
 #: package -> rooms that may import it
 LIBRARIES: Dict[str, Tuple[str, ...]] = {
-    "numpy": ("dump", "analysis", "cli", "collectors", "loss_scale", "report"),
+    "numpy": ("dump", "analysis", "cli", "collect", "training", "loss_scale", "report"),
     "google": ("dump",),
     "rich": ("report", "cli"),
     "jinja2": ("report",),
     "markupsafe": ("report",),  # comes with jinja2
     "fsspec": ("remote",),  # an extra
     "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
-    "IPython": ("collectors", "launcher", "ranks", "session", "watch"),
+    "IPython": ("collect", "launcher", "ranks", "session", "watch"),
 }
 
 

@@ -15,10 +15,10 @@ from fake_npu_device import adapter
 
 from npu_overflow import dump_config
 from npu_overflow.analysis.analyzer import analyze
-from npu_overflow.collectors import ascend
-from npu_overflow.collectors.ascend import AscendCollector
-from npu_overflow.collectors.base import Training
-from npu_overflow.collectors.own_files import OwnFiles, Unit
+from npu_overflow.collect.ascend import collector as ascend
+from npu_overflow.collect.ascend.collector import AscendCollector
+from npu_overflow.collect.ascend.files import OwnFiles, Unit
+from npu_overflow.collect.base import Training
 from npu_overflow.dump.layout import find
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.errors import CannotCollect

@@ -12,7 +12,7 @@ import pytest
 import training
 
 import npu_overflow
-from npu_overflow.collectors import environment
+from npu_overflow.collect.replay import environment
 from npu_overflow.errors import CannotCollect
 
 pytestmark = pytest.mark.tensorflow
