@@ -8,6 +8,7 @@ import pytest
 import training
 
 import npu_overflow
+from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.loss_scale import reader_for
 
 pytestmark = pytest.mark.tensorflow
@@ -19,11 +20,11 @@ HOT = list(range(training.HOT_FROM, STEPS))
 class Loop:
     """A model, its loss-scale optimizer and one step, written as users write them for their Keras."""
 
-    def __init__(self, keras: Any) -> None:
+    def __init__(self, keras: Any, model: Any = None) -> None:
         import tensorflow as tf
 
         self.tf, self.keras = tf, keras
-        self.model = training.functional(keras)
+        self.model = model or training.functional(keras)
         training.weights(self.model)
         scaling = keras.mixed_precision.LossScaleOptimizer
         try:
@@ -97,6 +98,11 @@ def no_function(loop: Loop, watch: Optional[Any]) -> None:
             loop.step(x, y)
 
 
+def no_function_and_no_mark(loop: Loop, watch: Optional[Any]) -> None:
+    for x, y in loop.batches():
+        loop.step(x, y)
+
+
 def with_evaluation(loop: Loop, watch: Optional[Any]) -> None:
     step = loop.tf.function(loop.step)
     evaluate = loop.tf.function(lambda x: loop.model(x, training=False))
@@ -106,7 +112,7 @@ def with_evaluation(loop: Loop, watch: Optional[Any]) -> None:
         evaluate(x)
 
 
-LOOPS = [one_function, two_functions, nested_functions, iterator_argument, no_function, with_evaluation]
+LOOPS = [one_function, two_functions, nested_functions, iterator_argument, no_function, no_function_and_no_mark, with_evaluation]
 
 
 @pytest.mark.parametrize("kind", LOOPS, ids=lambda kind: kind.__name__)
@@ -175,20 +181,6 @@ def test_an_array_given_to_a_step_is_its_batch(keras: Any, kind: Callable[[Loop]
     assert dict(first.origin_detail) == {"name": name, "element": [1, 2], "value": 70000.0}
 
 
-def test_arrays_become_tensors_where_they_stand() -> None:
-    import tensorflow as tf
-
-    from npu_overflow.collectors.batches import as_tensors
-
-    array, same = np.ones((2, 2)), {"a": [1.0, 2], "b": ("text", None)}
-    given = ([array, 3], {"k": array}, same)
-    made = as_tensors(given, ([tf.TensorSpec((2, 2), tf.float32)],))
-    assert (made[0][0].dtype, made[1]["k"].dtype, made[0][1]) == (tf.float32, tf.float64, 3)
-    assert made[2] is same and given[0][0] is array
-    assert as_tensors(same) is same
-    assert as_tensors((np.array([object()]),))[0].dtype == object
-
-
 def test_fit_inside_the_context_manager(keras: Any) -> None:
     model = training.compiled(training.functional(keras), keras)
     training.weights(model)
@@ -199,10 +191,7 @@ def test_fit_inside_the_context_manager(keras: Any) -> None:
 
 
 def test_hooks_are_gone_after_an_exception(keras: Any) -> None:
-    from npu_overflow.collectors import compat
-
-    internals = compat.internals()
-    kind = internals.get("function_class")
+    kind = private.found("function_class")
     before = (kind.__call__, kind.__dict__["__call__"])
 
     class Mine(Exception):
@@ -278,16 +267,6 @@ def test_a_step_that_ends_in_python(keras: Any, kind: Callable[[Loop, Any], None
         kind(loop, watch)
     assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
     assert training.same(plain.weights(), loop.weights())
-
-
-def test_a_step_of_which_nothing_is_seen_says_how_to_mark_it(keras: Any, capsys: Any) -> None:
-    loop = Loop(keras)
-    with npu_overflow.overflow_dump(language="en") as watch:
-        for x, y in loop.batches():
-            loop.step(x, y)
-    assert watch.reports[0].first is None and watch.reports[0].reason == "replay.unmarked"
-    assert any("with watch.step():" in remark.text for remark in watch.reports[0].remarks)
-    assert "overflow is frequent" in capsys.readouterr().err
 
 
 def test_each_of_two_optimizers_ends_the_step(keras: Any) -> None:

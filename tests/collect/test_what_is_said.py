@@ -8,7 +8,7 @@ import pytest
 import training
 
 import npu_overflow
-from npu_overflow.collectors.host import HostCollector
+from npu_overflow.collect.replay import collector
 
 pytestmark = pytest.mark.tensorflow("<2.16")
 
@@ -49,7 +49,7 @@ def test_a_collection_that_is_interrupted(keras: Any, capsys: Any, monkeypatch: 
     def interrupted(*args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(HostCollector, "_attempt", interrupted)
+    monkeypatch.setattr(collector, "examine", interrupted)
     watch = npu_overflow.OverflowWatch()
     with pytest.raises(KeyboardInterrupt):
         fit(keras, watch, hot=range(30, 60))

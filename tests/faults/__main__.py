@@ -32,7 +32,7 @@ def numerics_right(case: kit.Case, truth: Optional[kit.Truth], found: Tuple[Opti
         return found[0] is None
     if truth.origin == "constant" and found[0] == "Const":
         return True
-    return found[0] == truth.op_type and kit.plain_scopes(str(found[1])) == kit.plain_scopes(truth.op_name)
+    return found[0] == truth.op_type and kit.same_name(truth.op_name, found[1])
 
 
 def child(names: List[str]) -> None:

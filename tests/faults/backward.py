@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 
-from .kit import BATCH, INF, Fault, Fit, Hand, Loop, Setting, Truth, f16, fault
+from .kit import BATCH, INF, Fault, Fit, Hand, Setting, Steps, Truth, f16, fault
 from .parts import LAST_SCALE, slope, summed, weighted
 
 START = 4
@@ -357,16 +357,9 @@ def _cast_of_out(s: Setting) -> str:
     return s.path("gradient_tape/net/Cast_1/Cast" if s.keras3 else "gradient_tape/net/out/Cast/Cast")
 
 
-def _loop(s: Setting, step: Callable[[Any, Any, Any], None], model: Any, optimizer: Any, batches: Any) -> Loop:
+def _loop(s: Setting, step: Callable[[Any, Any, Any], None], model: Any, optimizer: Any, batches: Any) -> Steps:
     """A loop of one tf.function: ``step(model, optimizer, batch)``."""
-    tf = s.tf
-
-    def run() -> None:
-        compiled = tf.function(lambda x: step(model, optimizer, x))
-        for batch in batches:
-            compiled(tf.constant(batch))
-
-    return Loop(run)
+    return Steps(s, lambda x: step(model, optimizer, x), batches, optimizer)
 
 
 def _applied(s: Setting, model: Any, optimizer: Any, tape: Any, scaled: Any, change: Optional[Callable[[Any], Any]] = None) -> None:

@@ -968,7 +968,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, Truth("Square", s.path("net/one/Square"), start=4), Hand([f16(bad)], quiet(np.square, f16(bad))))
 
 
-@fault("late_fault", options={"warmup": 5, "patience": 3})
+@fault("late_fault", whole=True, options={"warmup": 5, "patience": 3})
 def _(s: Setting) -> Fault:
     """Sixty healthy steps, then a fault that stays."""
     bad = hot_batch(s, 12.0)

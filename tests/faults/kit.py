@@ -41,7 +41,6 @@ import io
 import logging
 import math
 import random as python_random
-import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -162,6 +161,7 @@ class Case:
     numerics: Optional[str] = None
     proof: Optional[str] = None
     forced: Tuple[int, ...] = (2, 3, 4)
+    whole: bool = False
 
     @property
     def about(self) -> str:
@@ -170,7 +170,12 @@ class Case:
 
     def variants(self) -> Tuple[str, ...]:
         """The ways in which it is run."""
-        return ("plain", "renamed", "cured") if self.kind == "fault" else ("plain", "renamed", "forced")
+        return ("plain", "renamed", "cured") if self.kind == "fault" else ("plain", "forced")
+
+    @property
+    def is_graph_test(self) -> bool:
+        """Whether it is judged by the record of one step (see ``graph``); else by a whole training under watch."""
+        return self.kind == "fault" and not self.whole
 
     def runs_here(self) -> bool:
         """Whether this TensorFlow is among its versions."""
@@ -356,6 +361,10 @@ class Setting:
 # --- trainings ----------------------------------------------------------------------------------------------------------------------
 
 
+#: what runs one step by its number, the model, the optimizer
+Stepwise = Tuple[Callable[[int], None], Any, Any]
+
+
 class Fit:
     """``fit`` over batches in order: ``good`` before step ``start``, ``bad`` from then on (both arrays or structures of arrays).
 
@@ -386,12 +395,36 @@ class Fit:
         given = dict({"batch_size": size, "shuffle": False, "verbose": 0}, **self.details)
         self.model.fit(x, y, callbacks=list(callbacks), **given)
 
+    def before(self, step: int) -> None:
+        """Called with the number of each step that is about to run."""
+
+    def stepwise(self) -> Stepwise:
+        """The compiled function that ``fit`` calls, fed with one batch at a time."""
+        import tensorflow as tf
+
+        model, weights = self.model, self.details.get("sample_weight")
+        given = []
+        for i, batch in enumerate(self.batches):
+            size = len(_leaves(batch[0])[0])
+            more = () if weights is None else (weights[i * size : (i + 1) * size],)
+            given.append(tf.data.Dataset.from_tensor_slices((*batch, *more)).batch(size))
+        symbolic = getattr(model, "_maybe_symbolic_build", None)
+        if symbolic is not None:
+            symbolic(data_batch=next(iter(given[0])))
+        model.make_train_function()
+
+        def call(step: int) -> None:
+            self.before(step)
+            model.train_function(iter(given[step]))
+
+        return call, model, model.optimizer
+
     def train(self, **options: Any) -> Outcome:
         """Train once under watch."""
         import npu_overflow
 
         watch = npu_overflow.OverflowWatch(**options)
-        with _listening() as (said, printed):
+        with listening() as (said, printed):
             self.run([watch])
         return Outcome(watch.reports, watch.drops, watch.state, said.getvalue(), printed.getvalue())
 
@@ -411,9 +444,39 @@ class Loop:
         """Train once under watch."""
         import npu_overflow
 
-        with _listening() as (said, printed), npu_overflow.overflow_dump(**options) as watch:
+        with listening() as (said, printed), npu_overflow.overflow_dump(**options) as watch:
             self.run(watch)
         return Outcome(watch.reports, watch.drops, watch.state, said.getvalue(), printed.getvalue())
+
+
+class Steps(Loop):
+    """A loop whose steps are calls of one function: ``step(batch)``, compiled as a tf.function.
+
+    Args:
+        optimizer: whose loss scale tells of overflows.
+        before: called with the number of each step that is about to run.
+    """
+
+    def __init__(
+        self, s: Setting, step: Callable[[Any], Any], batches: Sequence[Any], optimizer: Any, before: Callable[[int], None] = lambda step: None
+    ) -> None:
+        def run() -> None:
+            call, _, _ = self.stepwise()
+            for i in range(len(batches)):
+                call(i)
+
+        super().__init__(run)
+        self._tf, self._step, self._batches, self._optimizer, self._before = s.tf, step, batches, optimizer, before
+
+    def stepwise(self) -> Stepwise:
+        """The function of one step."""
+        compiled = self._tf.function(self._step)
+
+        def call(step: int) -> None:
+            self._before(step)
+            compiled(self._tf.constant(self._batches[step]))
+
+        return call, None, self._optimizer
 
 
 def _leaves(structure: Any) -> List[Any]:
@@ -434,7 +497,7 @@ def _stacked(batches: List[Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[Tuple[io.StringIO, io.StringIO]]:
+def listening() -> Iterator[Tuple[io.StringIO, io.StringIO]]:
     """Collects what goes to stderr and stdout, and what the package logs."""
     said, printed = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(said)
@@ -481,7 +544,11 @@ def run(case: Case, variant: str, dump_path: str) -> List[str]:
     Returns:
         what is wrong, in words; empty where all is right.
     """
-    with under_policy(case.policy):
+    if case.is_graph_test and variant != "forced":
+        from . import graph
+
+        return graph.run(case, variant, dump_path)
+    with under_policy(case.policy), Graphs() as graphs:
         built = build(case, variant)
         options = dict(OPTIONS, **case.options)
         options["dump_path"] = dump_path
@@ -490,7 +557,7 @@ def run(case: Case, variant: str, dump_path: str) -> List[str]:
         faulty = case.kind == "fault" and variant != "cured"
         wrong = prove(built) if faulty else []
         outcome = built.training.train(**options)
-        wrong += judge(built.truth, outcome) if faulty else judge_healthy(outcome)
+        wrong += judge(built.truth, outcome, graphs) if faulty else judge_healthy(outcome)
         if built.check is not None and variant != "cured":
             wrong += built.check(outcome)
         return wrong
@@ -517,8 +584,8 @@ def prove(built: Fault) -> List[str]:
     return wrong
 
 
-def judge(truth: Truth, outcome: Outcome) -> List[str]:
-    """Compare what was reported with the truth."""
+def judge(truth: Truth, outcome: Outcome, graphs: Graphs) -> List[str]:
+    """Compare what was reported with the truth; the name with the graphs that were really traced as well."""
     wrong = _failures(outcome)
     if not outcome.reports:
         return [*wrong, "no report (state %s, %d drops): %s" % (outcome.state, len(outcome.drops), outcome.said.strip()[-600:])]
@@ -530,10 +597,13 @@ def judge(truth: Truth, outcome: Outcome) -> List[str]:
         return [*wrong, "nothing blamed: reason %s, remarks %s" % (report.reason, [remark.text for remark in report.remarks][:3])]
     for item in ("op_type", "op_name", "phase", "origin", "cured_by_scale", "forward_op"):
         wanted, found = getattr(truth, item), getattr(first, item)
-        if wanted is not None and _same_name(found) != _same_name(wanted):
+        same = same_name(wanted, found) if item in ("op_name", "forward_op") else found == wanted
+        if wanted is not None and not same:
             wrong.append("%s: expected %r, got %r" % (item, wanted, found))
     if any(later.first is None or later.first.op_name != first.op_name for later in outcome.reports[1:]):
         wrong.append("later reports blame another: %s" % [later.first and later.first.op_name for later in outcome.reports])
+    if not graphs.hold(first.op_name, first.op_type):
+        wrong.append("no graph has a %s %r" % (first.op_type, first.op_name))
     wrong += _wrong_element(truth, first)
     if first.train_step is None or first.train_step < truth.start:
         wrong.append("train_step: expected %d or later, got %r" % (truth.start, first.train_step))
@@ -592,14 +662,66 @@ def _equal(one: Any, other: Any) -> bool:
     return (math.isnan(one) and math.isnan(other)) or one == other or (math.isfinite(one) and abs(one - other) <= 1e-2 * abs(one))
 
 
-def _same_name(value: Any) -> Any:
-    """A graph numbers the scopes that Keras 3 opens twice: they are the same for the truth."""
-    return plain_scopes(value) if isinstance(value, str) else value
+def same_name(wanted: Optional[str], found: Optional[str]) -> bool:
+    """Whether a graph's name is the one wanted, part by part: a graph numbers a scope that is opened twice ("net_1/hot_1"), the
+    operator's own name counts as it is."""
+    if wanted is None or found is None:
+        return wanted == found
+    (*scopes, own), (*numbered, its) = wanted.split("/"), found.split("/")
+    return own == its and len(scopes) == len(numbered) and all(map(_same_scope, scopes, numbered))
 
 
-def plain_scopes(name: str) -> str:
-    """A graph's operator name without the numbers that make its scopes unique (the operator's own stays)."""
-    return re.sub(r"_\d+(?=/)", "", name)
+def _same_scope(wanted: str, found: str) -> bool:
+    beginning, _, number = found.rpartition("_")
+    return found == wanted or (beginning == wanted and number.isdigit())
+
+
+# --- the graphs that were really traced ---------------------------------------------------------------------------------------------
+
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+class Graphs:
+    """All graphs of functions that are traced while it is entered, whatever traces them."""
+
+    def __init__(self) -> None:
+        self.traced: List[Any] = []
+
+    def __enter__(self) -> Graphs:
+        from tensorflow.python.framework import func_graph
+
+        kind = self._kind = func_graph.FuncGraph
+        real, traced = kind.__init__, self.traced
+        self._real = real
+
+        def made(graph: Any, *args: Any, **details: Any) -> None:
+            real(graph, *args, **details)
+            traced.append(graph)
+
+        kind.__init__ = made
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._kind.__init__ = self._real
+
+    def hold(self, name: str, op_type: str) -> bool:
+        """Whether one of them has an operator of this name and type, inside the scopes of the calls that lead to it."""
+        if not self.traced:
+            return True  # run eagerly
+        prefixes = {""}
+        for graph in self.traced:
+            calls = [op.name for op in graph.get_operations() if op.type in _CALLS]
+            prefixes.update(call.rpartition("/")[0] + "/" for call in calls if "/" in call)
+        return any(self._has(name[len(p):], op_type) for p in prefixes if name.startswith(p))
+
+    def _has(self, name: str, op_type: str) -> bool:
+        for graph in self.traced:
+            try:
+                if graph.get_operation_by_name(name).type == op_type:
+                    return True
+            except (KeyError, ValueError):
+                continue
+        return False
 
 
 # --- the usual means, for comparison ------------------------------------------------------------------------------------------------
@@ -608,7 +730,6 @@ def plain_scopes(name: str) -> str:
 def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optional[str]]:
     """Type and full name of the operator that ``tf.debugging.enable_check_numerics`` ends the training with; (None, None) if it does not.
 
-    Names of scopes are without the number that Keras 3 adds: it traces a model twice into one graph, so a graph's "net_1/hot_1/MatMul" is "net/hot/MatMul".
     Run it in a process of its own (see ``__main__``): the first of several failing checks is only certain with one thread.
     """
     import tensorflow as tf
@@ -631,7 +752,7 @@ def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optiona
             if "<<" not in text:
                 return "?", text[:200]
             op_type, _, op_name = text.partition("<<")[2].partition(">>")[0].partition("|")
-            return op_type[2:-1] if op_type.startswith("b'") else op_type, plain_scopes(op_name) or "(eager)"
+            return op_type[2:-1] if op_type.startswith("b'") else op_type, op_name or "(eager)"
         finally:
             tf.debugging.disable_check_numerics()
             callback.get_check_numerics_error_message = real

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 
-from .kit import BATCH, INF, NAN, Fault, Fit, Hand, Loop, Setting, Truth, f16, fault
+from .kit import BATCH, INF, NAN, Fault, Fit, Hand, Loop, Setting, Steps, Truth, f16, fault
 from .parts import Between, embedding, weighted
 
 START = 4
@@ -196,15 +196,13 @@ def _(s: Setting) -> Fault:
             total.assign(gradient)
         optimizer.apply_gradients(zip(s.unscaled(optimizer, gradients), model.trainable_variables))
 
-    def run() -> None:
-        compiled = tf.function(step)
-        for i in range(9):
-            if i == START and not s.cured:
-                sums[0].assign(poison)
-            compiled(tf.constant(s.uniform((BATCH, n))))
+    def before(i: int) -> None:
+        if i == START and not s.cured:
+            sums[0].assign(poison)
 
+    training = Steps(s, step, [s.uniform((BATCH, n)) for _ in range(9)], optimizer, before)
     truth = Truth("Mul", "mul_1", origin="variable", element=place, value=INF, start=START, source=s.path("total_0"), cured_by_scale=False)
-    return Fault(Loop(run), truth, Hand([], poison))
+    return Fault(training, truth, Hand([], poison))
 
 
 @fault("running_statistic_of_the_users_own", numerics=_READ)
@@ -346,7 +344,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("nan_in_a_loops_argument", proof="the batch is made by the case")
+@fault("nan_in_a_loops_argument", whole=True, proof="the batch is made by the case")
 def _(s: Setting) -> Fault:
     """A loop of the user's own whose function takes a dict; one entry holds a NaN."""
     tf = s.tf

@@ -52,8 +52,12 @@ class Between(Fit):
         super().__init__(model, setting=s, **given)
         self._keras, self._before = s.keras, before
 
+    def before(self, step: int) -> None:
+        """The hand."""
+        self._before(step)
+
     def run(self, callbacks: Sequence[Any] = ()) -> None:
-        before = self._before
+        before = self.before
 
         class Hand(self._keras.callbacks.Callback):  # type: ignore[misc, name-defined]
             def on_train_batch_begin(self, batch: int, logs: Optional[Any] = None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Optional
 import numpy as np
 
 from .forward import hot_batch, planted, quiet
-from .kit import BATCH, INF, Fault, Fit, Hand, Loop, Outcome, Setting, Truth, f16, fault
+from .kit import BATCH, INF, Fault, Fit, Hand, Loop, Outcome, Setting, Steps, Truth, f16, fault
 
 START = 4
 STEPS = 10
@@ -57,14 +57,9 @@ def _batches(s: Setting, bad: Any) -> List[Any]:
 
 def _rewritten(s: Setting, forward: Callable[[Any], Any], op_type: str, op_name: str, bad: Any, hand: Hand, line: str) -> Fault:
     """One tf.function that AutoGraph rewrites."""
-    training, batches = _Training(s, bad.shape[1], forward), _batches(s, bad)
-    step = s.tf.function(lambda x: training.apply(training.gradients(x)))
-
-    def run() -> None:
-        for x in batches:
-            step(x)
-
-    return Fault(Loop(run), Truth(op_type, op_name, value=INF, start=START), hand, check=on_line(line))
+    training = _Training(s, bad.shape[1], forward)
+    steps = Steps(s, lambda x: training.apply(training.gradients(x)), _batches(s, bad), training.optimizer)
+    return Fault(steps, Truth(op_type, op_name, value=INF, start=START), hand, check=on_line(line))
 
 
 # --- what AutoGraph rewrites --------------------------------------------------------------------------------------------------------------
@@ -220,7 +215,7 @@ def _ending(s: Setting, train: Callable[[_Training, List[Any], Any], None], fall
     return Fault(Loop(run), truth, Hand([f16(bad)], quiet(np.square, f16(bad))), check=on_line('name="hot"'))
 
 
-@fault("gradients_applied_in_python")
+@fault("gradients_applied_in_python", whole=True)
 def _(s: Setting) -> Fault:
     """A tf.function gives the gradients; they are halved and applied in Python, between functions that have nothing to do with it."""
 
@@ -235,7 +230,7 @@ def _(s: Setting) -> Fault:
     return _ending(s, train)
 
 
-@fault("function_in_a_marked_step")
+@fault("function_in_a_marked_step", whole=True)
 def _(s: Setting) -> Fault:
     """The same inside ``with watch.step()``: what happens in place is a call of a function, so the function is looked into."""
 
@@ -248,7 +243,7 @@ def _(s: Setting) -> Fault:
     return _ending(s, train)
 
 
-@fault("loss_scale_by_hand")
+@fault("loss_scale_by_hand", whole=True)
 def _(s: Setting) -> Fault:
     """No loss-scale optimizer: the user scales, skips and halves, and tells the watch how each step went."""
 
@@ -267,7 +262,7 @@ def _(s: Setting) -> Fault:
     return _ending(s, train, scaled=False)
 
 
-@fault("loss_scale_in_a_variable")
+@fault("loss_scale_in_a_variable", whole=True)
 def _(s: Setting) -> Fault:
     """The same in one tf.function, with an ``if`` around the optimizer: an overflowing step gives it nothing."""
     tf = s.tf

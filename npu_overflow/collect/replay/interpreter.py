@@ -200,7 +200,7 @@ class Interpreter:
     def _entry(self, entry: Entry, number: int, ins: Values, inm: Marks) -> Tuple[Values, Marks]:
         path = Path(number)
         if entry.is_call:
-            program = self.step.programs.of_graph(entry.graph) if entry.graph is not None else self.step.programs.called(entry.type)
+            program = self.step.programs.called(entry.type, None, entry.graph)
             if program is None:
                 raise CannotCollect("replay.gone", op=entry.type)
             return self._call(program, ins, inm, Path(number, None, None, program))

@@ -263,7 +263,7 @@ def _in_forward_graphs(op: Any, name: str, call: Any) -> Any:
         graphs += [getattr(graph, "_forward_graph", None), graph]
         graph = getattr(graph, "outer_graph", None)
     if call is not None:
-        graphs.append(private.graph_of_function(call.get_attr("f").name, call.graph))
+        graphs.append(private.traced_graph(call.get_attr("f").name, call.graph))
     for graph in graphs:
         found = None if graph is None else _by_name(graph, name)
         if found is not None:
@@ -280,7 +280,7 @@ def _functions_of(graph: Any) -> Iterator[Any]:
     for item in graph.get_operations():
         for value in item.node_def.attr.values():
             if value.func.name:
-                inner = private.graph_of_function(value.func.name, graph)
+                inner = private.traced_graph(value.func.name, graph)
                 if inner is not None:
                     yield inner
 

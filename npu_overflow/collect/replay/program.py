@@ -107,10 +107,12 @@ class Program:
 
     Args:
         graph: a ``FuncGraph``.
+        traced: where ``graph`` comes from a definition, the graph that it defines a part of: it has the lines of code.
     """
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, traced: Any = None) -> None:
         self.graph = graph
+        self._lines = {op.name: op for op in traced.get_operations()} if traced is not None else {}
         self.places: Dict[int, int] = {}
         self.inputs = tuple(self._place(t) for t in graph.inputs)
         self.resources = frozenset(i for i, t in enumerate(graph.inputs) if t.dtype.name == "resource")
@@ -127,7 +129,7 @@ class Program:
     def _node(self, op: Any, number: int) -> Node:
         definition = op.node_def
         node = Node(op.type, kind_of(op.type, op.inputs), op.name, number)
-        node.op, node.device = op, op.device or None
+        node.op, node.device = self._lines.get(op.name, op), op.device or None
         node.inputs = tuple(self._place(t) for t in op.inputs)
         node.outputs = tuple(self._place(t) for t in op.outputs)
         node.floats = tuple(i for i, t in enumerate(op.outputs) if t.dtype.name in _FLOATS)
@@ -163,26 +165,37 @@ class Programs:
     """The programs of a process's functions, each made once, and what follows from their nodes alone."""
 
     def __init__(self) -> None:
-        self._by_graph: Dict[int, Program] = {}
-        self._by_name: Dict[Tuple[int, str], Program] = {}
+        self._by_graph: Dict[Tuple[int, int], Program] = {}
+        self._by_name: Dict[str, Program] = {}
         self._flows: Dict[Tuple[int, FrozenSet[int]], Set[int]] = {}
         self._written: Dict[int, Dict[int, bool]] = {}
 
     def of_graph(self, graph: Any) -> Program:
-        """The program of a graph."""
-        if id(graph) not in self._by_graph:
-            self._by_graph[id(graph)] = Program(graph)  # which holds the graph, so its id stays its own
-        return self._by_graph[id(graph)]
+        """The program of a graph. The first time that a tape differentiates a function its graph gets more results."""
+        key = (id(graph), len(graph.outputs))
+        if key not in self._by_graph:
+            self._by_graph[key] = Program(graph)  # which holds the graph, so its id stays its own
+        return self._by_graph[key]
 
-    def called(self, name: str, caller: Optional[Program] = None) -> Optional[Program]:
-        """The program of a function by its name; None where TensorFlow has no such function (any more)."""
-        key = (id(caller.graph) if caller is not None else 0, name)
-        if key not in self._by_name:
-            graph = private.graph_of_function(name, caller.graph if caller is not None else None)
-            if graph is None:
-                return None
-            self._by_name[key] = self.of_graph(graph)
-        return self._by_name[key]
+    def called(self, name: str, caller: Optional[Program] = None, traced: Any = None) -> Optional[Program]:
+        """The program of a function by its name; None where TensorFlow has no such function (any more).
+
+        Args:
+            caller: the program that calls it, or None.
+            traced: its graph, where that is known.
+        """
+        if name not in self._by_name:
+            if traced is None and caller is not None:
+                traced = private.traced_graph(name, caller.graph)
+            results = private.output_count(name)
+            if traced is not None and (results is None or results <= len(traced.outputs)):
+                self._by_name[name] = self.of_graph(traced)
+            else:
+                graph = private.graph_of_definition(name)
+                if graph is None:
+                    return None
+                self._by_name[name] = Program(graph, traced)
+        return self._by_name[name]
 
     def _functions(self, node: Node, program: Program) -> List[Program]:
         names = [name for names in node.functions.values() for name in names]

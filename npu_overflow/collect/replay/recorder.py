@@ -178,8 +178,8 @@ class Recorder:
         return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in self._entries if entry.graph is not None)
 
     def _call_writes(self, entry: Entry, handle: int) -> bool:
-        written = self.programs.written(self.programs.of_graph(entry.graph))
-        return any(entry.numbers[position] == handle for position in written)
+        program = self.programs.called(entry.type, None, entry.graph)
+        return program is not None and any(entry.numbers[position] == handle for position in self.programs.written(program))
 
     # --- what is seen ---------------------------------------------------------------------------------------------------------
 

@@ -192,24 +192,34 @@ def private_copy(handle: Any, value: Any) -> Any:
     return made
 
 
-def graph_of_function(name: str, owner: Any = None) -> Any:
-    """The graph of a function by its name: as it was traced where a graph that calls it still
-    has that, with the lines of code that made its operators; else from its definition.
+def traced_graph(name: str, owner: Any) -> Any:
+    """The graph of a function as it was traced, with the lines of code that made its operators; None where nobody has it.
 
     Args:
         name: as TensorFlow registered it.
         owner: a graph that calls it, or None.
     """
     while owner is not None and hasattr(owner, "_get_function"):
-        traced = owner._get_function(name) if owner._is_function(name) else None
-        graph = getattr(traced, "graph", None)
+        function = owner._get_function(name) if owner._is_function(name) else None
+        graph = getattr(function, "graph", None)
         if graph is not None:
             return graph
         owner = getattr(owner, "outer_graph", None)
+    return None
+
+
+def graph_of_definition(name: str) -> Any:
+    """The graph that a function's definition describes, without lines of code; None where there is none."""
     context = found("context")()
     if not context.has_function(name) or not has("graph_of_definition"):
         return None
     return found("graph_of_definition")(context.get_function_def(name))
+
+
+def output_count(name: str) -> Optional[int]:
+    """How many results a function has; None where TensorFlow has no such function."""
+    context = found("context")()
+    return len(context.get_function_def(name).signature.output_arg) if context.has_function(name) else None
 
 
 def is_function(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from npu_overflow.collectors import source
+from npu_overflow.collect.replay import lines
 
 SITE = sysconfig.get_paths()["purelib"]
 
@@ -26,19 +26,19 @@ SITE = sysconfig.get_paths()["purelib"]
         ("/elsewhere/lib/python3.9/site-packages/keras/layers.py", False),
         ("/usr/lib/python3/dist-packages/numpy/core.py", False),
         (os.path.join(sysconfig.get_paths()["stdlib"], "threading.py"), False),
-        (source.__file__, False),
+        (lines.__file__, False),
         ("/tmp/__autograph_generated_file0x1.py", False),
     ],
 )
 def test_whose_file(name: str, user: bool) -> None:
-    assert source.is_user_file(name, source.package_roots()) is user
+    assert lines.is_user_file(name) is user
 
 
 def test_shown_as_a_user_would_write_it(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert source.shown((str(tmp_path / "models" / "net.py"), 13, "call")) == os.path.join("models", "net.py") + ":13"
-    assert source.shown(("/somewhere/else/train.py", 7, "fit")) == "train.py:7"
-    assert source.shown(("/tmp/ipykernel_4711/1234567.py", 3, "call")) == "<cell>:3"
+    assert lines.shown((str(tmp_path / "models" / "net.py"), 13, "call")) == os.path.join("models", "net.py") + ":13"
+    assert lines.shown(("/somewhere/else/train.py", 7, "fit")) == "train.py:7"
+    assert lines.shown(("/tmp/ipykernel_4711/1234567.py", 3, "call")) == "<cell>:3"
 
 
 def _step(lines: source.SourceLines) -> Any:
@@ -61,4 +61,4 @@ def test_frames_below_the_boundary_are_the_training_call() -> None:
 
 def test_a_command_of_an_installed_package_is_not_the_users() -> None:
     command = os.path.join(sysconfig.get_paths()["scripts"], "npu-overflow")
-    assert not source.is_user_file(command, source.package_roots())
+    assert not lines.is_user_file(command)
