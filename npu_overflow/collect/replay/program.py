@@ -96,7 +96,8 @@ class Node:
 def node_of_call(op_type: str, inputs: Sequence[Any], attrs: Sequence[Any], dtypes: Sequence[Any], number: int) -> Node:
     """The node of an operator that ran eagerly; its tensors have no places."""
     node = Node(op_type, kind_of(op_type, inputs), op_type, number)
-    node.attrs = tuple(attrs)
+    given = zip(attrs[::2], attrs[1::2])  # TensorFlow 2.6 tells None of those that have their defaults
+    node.attrs = tuple(part for pair in given if pair[1] is not None for part in pair)
     node.outputs = tuple(range(len(dtypes)))
     node.floats = tuple(i for i, dtype in enumerate(dtypes) if dtype.name in _FLOATS)
     return node
