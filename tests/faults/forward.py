@@ -412,7 +412,7 @@ def _(s: Setting) -> Fault:
     return planted(s, body, "RealDiv", "truediv", bad, quiet(np.divide, scores, temperature), [scores, temperature], advice="log_or_reciprocal")
 
 
-@fault("division_by_a_tiny_literal")
+@fault("division_by_a_tiny_literal", whole=True)
 def _(s: Setting) -> Fault:
     """x / 1e-5 with x below 0.2 fits float16, but TensorFlow's graph optimizer multiplies by the literal's reciprocal, which is Inf: the compiled step
     overflows, the same step run eagerly does not."""
