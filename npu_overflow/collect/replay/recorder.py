@@ -41,6 +41,7 @@ class Entry:
         outputs: numbers of the tensors that it made.
         given: its outputs, where they are taken as they were.
         graph: of a called function, as it was traced.
+        function: what was called, so that TensorFlow does not take its graph apart when the training drops it.
         node: of an eager operator.
         begin: variables that the call writes, as they were before it.
         scope, stack: of an eager operator: name scope, and the lines of Python that led to it.
@@ -48,12 +49,13 @@ class Entry:
         backward: whether a tape's gradient ran it.
     """
 
-    __slots__ = ("backward", "begin", "forward", "given", "graph", "inputs", "node", "numbers", "outputs", "scope", "stack", "type")
+    __slots__ = ("backward", "begin", "forward", "function", "given", "graph", "inputs", "node", "numbers", "outputs", "scope", "stack", "type")
 
     def __init__(self, op_type: str, inputs: List[Any], numbers: List[int], outputs: List[int]) -> None:
         self.type, self.inputs, self.numbers, self.outputs = op_type, inputs, numbers, outputs
         self.given: Optional[List[Any]] = None
         self.graph: Any = None
+        self.function: Any = None
         self.node: Any = None
         self.begin: Values = {}
         self.scope, self.stack = "", ()  # type: str, Tuple[Frame, ...]
@@ -110,6 +112,7 @@ class Recorder:
         self._bytes = 0
         self._begin: Values = {}
         self._pending: Values = {}
+        self._calling: Any = None
 
     # --- on and off -----------------------------------------------------------------------------------------------------------
 
@@ -187,6 +190,7 @@ class Recorder:
         """A function is about to be called: keep the variables that it writes."""
         if not self._on or threading.get_ident() != self._thread or not private.found("context")().executing_eagerly():
             return
+        self._calling = function
         try:
             inputs = [*args, *function.captured_inputs]
             self._meet_variables(function.graph)
@@ -223,7 +227,7 @@ class Recorder:
                 self._bytes += _bytes_of(tensor)
         entry = Entry(op_type, kept, numbers, [private.tensor_id(t) for t in outputs])
         if op_type.startswith("__") or private.is_function(op_type):
-            entry.graph = _graph_behind(frame)
+            entry.graph, entry.function = _graph_behind(frame), self._calling
             entry.begin, self._pending = self._pending, {}
             if entry.graph is not None:
                 self._meet_variables(entry.graph)
