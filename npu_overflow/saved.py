@@ -7,9 +7,9 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
+from npu_overflow import messages
 from npu_overflow.manifest import Manifest, plain
 from npu_overflow.options import WatchOptions
-from npu_overflow.report import texts
 from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Remark, Report
 from npu_overflow.version import __version__
@@ -34,7 +34,7 @@ def empty(folder: str, manifest: Manifest) -> Report:
         mode=manifest.mode,
         rank=manifest.rank,
         world_size=manifest.world_size,
-        remarks=tuple(Remark(texts.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
+        remarks=tuple(Remark(messages.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
         loss_scale=runfacts.loss_scale_of([manifest]),
         reason=manifest.reason,
     )

@@ -29,7 +29,7 @@ class Facts:
             could hold one, and can't be read).
         numbers: of the valid region; all None where there are no values.
         largest: MAX of the type, or None where it is no float.
-        remark: why the whole tensor had to count as valid (a code of ``report.texts``), or None.
+        remark: why the whole tensor had to count as valid (a code of ``messages``), or None.
     """
 
     summary: TensorSummary

@@ -13,7 +13,7 @@ from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError, UsageError
 from npu_overflow.report.aside import written_aside
 from npu_overflow.report.flow import cells
-from npu_overflow.report.wording import number
+from npu_overflow.report.formatting import number
 
 __all__ = ["array_tensor", "axes_of", "parse_index", "rows_of", "save", "take", "value_text"]
 

@@ -1,1 +1,1 @@
-"""What people see: the report's model, its texts and the reporters. Each reporter sees only the model."""
+"""What people see: the report's model, and the reporters. Each reporter sees only the model."""
