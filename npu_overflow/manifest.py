@@ -6,9 +6,7 @@ size is bounded, every field's type is checked, and nothing in it is ever execut
 """
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import math
 import os
@@ -17,7 +15,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from npu_overflow.errors import CannotWrite
+from npu_overflow.atomic import atomic_write
 
 __all__ = ["SCHEMA", "Manifest", "ManifestProblem", "Manifests", "argv_of", "environment_of", "plain", "read_manifest", "read_manifests"]
 
@@ -33,7 +31,6 @@ _MAX_ITEMS, _MAX_TEXT, _MAX_DEPTH = 200_000, 65_536, 12
 #: values in one file: as Python objects they take fifty times the bytes that they have in JSON
 _MAX_VALUES = 1_000_000
 
-_writings = itertools.count()
 _FILE = re.compile(r"^session-(\d{1,7})\.json$")
 # "author", "tokenizer" and "max_tokens" are no secrets
 _SECRET = re.compile(r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie|(^|_)(key|pwd|pass|sk|ak)$", re.IGNORECASE)
@@ -136,18 +133,8 @@ class Manifest:
             CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was there before is then unchanged.
         """
         path = os.path.join(folder, self.file_name)
-        aside = os.path.join(folder, ".%s.%d-%d.part" % (self.file_name, os.getpid(), next(_writings)))
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        try:
-            with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text + "\n")
-            os.replace(aside, path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-            if isinstance(error, OSError):
-                raise CannotWrite.of(path, error) from error
-            raise
+        atomic_write(path, text + "\n")
         earlier, self.folder = self.folder, folder
         if earlier is not None and os.path.realpath(earlier) != os.path.realpath(folder):
             self._forget(os.path.join(earlier, self.file_name))

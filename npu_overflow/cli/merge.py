@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
 
 from npu_overflow import messages, remote
+from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError
-from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Problem, Remark, Report
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         _shell.complain(messages.say("merge.not_written", language, file=saved))
         saved = None
     if saved is not None:
-        write_text(saved, text, follow=True)
+        atomic_write(saved, text, follow=True)
     if arguments.json:
         _shell.write_out(text)
     else:

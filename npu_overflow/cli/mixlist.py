@@ -6,10 +6,10 @@ import os
 from typing import Callable, List, Optional, Tuple
 
 from npu_overflow import messages
+from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
 from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.report.aside import write_text
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Report
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise PathError("mixlist.nothing", path=report.path)
     existing = _existing(output)
     text, conflicts = (merge_dtypes if arguments.by_name else merge_mixlist)(existing, named)
-    write_text(output, text, follow=True, keep_mode=True)
+    atomic_write(output, text, follow=True, keep_mode=True)
     if conflicts:
         _shell.complain(messages.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output))
     _say(arguments.by_name, output, named, kept.operators, existing is not None, language)

@@ -12,8 +12,8 @@ import pkgutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from npu_overflow import messages
+from npu_overflow.atomic import atomic_write
 from npu_overflow.errors import MissingExtra
-from npu_overflow.report import aside
 from npu_overflow.report.html_views import View
 from npu_overflow.report.model import Report
 
@@ -39,7 +39,7 @@ MOST_TENSORS, FEW_TENSORS = 8, 4
 def write_html(report: Report, path: str, language: Optional[str] = None) -> str:
     """Write ``report`` to ``path``, see ``Report.to_html``."""
     path = os.fspath(path)
-    aside.write_text(path, render(report, language), follow=True)
+    atomic_write(path, render(report, language), follow=True)
     return path
 
 
