@@ -6,16 +6,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 from dataclasses import dataclass, field
 from typing import IO, Any, Dict, Mapping, Match, Optional, Tuple, Union
 
+from npu_overflow.jsonform import Number, number_or_word
+
 __all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary"]
 
 SCHEMA = 1
-
-Number = Union[bool, int, float]
 
 
 @dataclass(frozen=True)
@@ -279,8 +278,8 @@ _LIKE_NUMBERS = re.compile(r"\\*(?:-?inf|nan)\Z")
 
 def _plain(value: Any, key: Optional[str] = None) -> Any:
     """JSON-ready form of a field's value; ``key`` is that of the value in free JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    if isinstance(value, float):
+        return number_or_word(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
