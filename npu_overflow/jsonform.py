@@ -6,7 +6,6 @@ narrow what its type allows, see ``accepts``.
 """
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -77,6 +76,14 @@ def _whole(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:  # converting millions of digits takes hours
         raise ValueError("a number of %d digits" % len(digits))
     return int(digits)
+
+
+def _float(value: float) -> float:
+    """As JSON is read anyway: 1e400 is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def number_or_word(value: float) -> Union[float, str]:
@@ -219,8 +226,7 @@ class Form:
         if hint is int and isinstance(value, int) and low <= value <= high:
             return value
         if hint is float and isinstance(value, (int, float)):
-            with contextlib.suppress(OverflowError):
-                return float(value)
+            return _float(value)
         raise WrongField(value)
 
     def _text(self, value: str) -> str:
