@@ -30,7 +30,7 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "remote": (),
     "living": (),
     "streams": (),
-    "neighbours": ("manifest",),
+    "neighbours": ("dump", "manifest"),
     "loss_scale": ("living",),
     "dump_config": ("options", "ranks"),
     "dump": (),
