@@ -54,8 +54,9 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
 #: the bottom of the house: every room above may use it
 EVERYWHERE = ("version", "errors", "messages", "atomic", "jsonform")
 
-#: imports inside functions of these modules are how lazy public names and commands are loaded
-LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",)}
+#: imports inside functions of these modules are how public names are loaded when first used, and how
+#: a report reaches what shows it
+LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",), "report": ("report",)}
 
 #: frameworks: only here, and only inside functions
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
@@ -163,6 +164,34 @@ def test_rooms_import_only_what_they_may(package_folder: Path) -> None:
             if not any(_inside(target, entry) for entry in allowed):
                 wrong.append("%s line %d imports %s; it may import: %s" % (name, item.line, target, ", ".join(allowed)))
     assert wrong == []
+
+
+def _graph(folder: Path) -> Dict[str, List[str]]:
+    """Module -> modules of the package that it imports, inside functions too, but for lazy loading."""
+    paths = {_name(path, folder): path for path in _modules(folder)}
+    graph: Dict[str, List[str]] = {}
+    for name, path in paths.items():
+        graph[name] = []
+        for item in _imports(path, folder):
+            target = item.module[len(PACKAGE) + 1 :] if _inside(item.module, PACKAGE) else ""
+            if target not in paths:  # a name in a module
+                target = target.rpartition(".")[0]
+            if target in paths and target != name and not (item.lazy and name in LAZY):
+                graph[name].append(target)
+    return graph
+
+
+def test_no_modules_import_each_other_in_a_circle(package_folder: Path) -> None:
+    graph = _graph(package_folder)
+    assert len(graph) > 100 and sum(map(len, graph.values())) > 300
+    while True:  # take away what imports nothing that is left, and what nothing left imports
+        imported = {target for targets in graph.values() for target in targets}
+        left = {name: targets for name, targets in graph.items() if targets and name in imported}
+        left = {name: [item for item in targets if item in left] for name, targets in left.items()}
+        if left == graph:
+            break
+        graph = left
+    assert graph == {}
 
 
 def test_frameworks_are_imported_by_few_and_inside_functions(package_folder: Path) -> None:

@@ -18,8 +18,10 @@ from npu_overflow.analysis.sentences import english, fillable
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
 from npu_overflow.analysis.workers import Workers
-from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.layout import Tree, place_of
 from npu_overflow.dump.replay_info import ReplayInfo
+from npu_overflow.dump.scan import find
 from npu_overflow.errors import PathError, UsageError
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import Problem, Remark, Report

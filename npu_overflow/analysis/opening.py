@@ -10,7 +10,9 @@ from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 from npu_overflow.analysis.selection import Found
 from npu_overflow.analysis.statistics import Facts, unread, with_statistics
 from npu_overflow.analysis.workers import Workers
-from npu_overflow.dump.layout import Entry, FileProblem, Tree
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.layout import Tree
+from npu_overflow.dump.names import Entry
 from npu_overflow.dump.reader import OperatorDump, open_operator
 from npu_overflow.dump.replay_info import ReplayInfo, TensorStatistics, read_replay_info
 from npu_overflow.dump.tensor import Tensor

@@ -5,8 +5,10 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree, place_of
-from npu_overflow.dump.names import is_time_folder
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.layout import Tree, place_of
+from npu_overflow.dump.names import Entry, Place, is_time_folder
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
 

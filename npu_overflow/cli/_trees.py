@@ -47,7 +47,7 @@ def report_of(path: str, most_bytes: int, language: str, progress: Progress, **o
 
 def _needed(name: str) -> bool:
     """Files that are read in any case: records, and what tells the names of hashed ones."""
-    from npu_overflow.dump.layout import parse_name
+    from npu_overflow.dump.names import parse_name
 
     parsed = parse_name(name)
     return name == "mapping.csv" or (parsed is not None and parsed.kind == "record")

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(path: str, arguments: argparse.Namespace, language: str) -> int:
-    from npu_overflow.dump.layout import name_of
+    from npu_overflow.dump.scan import name_of
 
     path = os.path.realpath(path)
     screen = Screen()
@@ -256,8 +256,8 @@ def _has_values(tensor: Tensor) -> bool:
 
 def _mode_beside(path: str) -> Optional[str]:
     """The overflow mode that records in the same folder tell; None where there are none."""
-    from npu_overflow.dump.layout import find
     from npu_overflow.dump.record import read_record
+    from npu_overflow.dump.scan import find
 
     try:
         for entry in find(path).records[:3]:

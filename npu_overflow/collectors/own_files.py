@@ -12,8 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from npu_overflow.dump.layout import parse_name, place_of
-from npu_overflow.dump.names import is_time_folder
+from npu_overflow.dump.layout import place_of
+from npu_overflow.dump.names import is_time_folder, parse_name
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.errors import DumpFormatError

@@ -4,14 +4,14 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Set
+from typing import Dict, List, Mapping, Optional, Set
 
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.folder import Entry, Folder, Place
-from npu_overflow.dump.names import TIME_DIGITS, Name, clean, dump_name, is_time_folder, parse_name, record_name
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.names import TIME_DIGITS, Entry, Place, is_time_folder
 from npu_overflow.errors import PathError
 
-__all__ = ["Entry", "FileProblem", "Folder", "Name", "Place", "Tree", "clean", "dump_name", "find", "name_of", "parse_name", "place_of", "record_name"]
+__all__ = ["Tree", "place_of"]
 
 #: processes of one job start within this many seconds of each other
 _NEIGHBOURS_SECONDS = 60
@@ -147,26 +147,3 @@ def _seconds(run: str) -> Optional[float]:
     except ValueError:
         return None
     return (began - datetime.datetime(1970, 1, 1)).total_seconds()
-
-
-def find(path: str, step: Optional[Callable[[int], None]] = None) -> Tree:
-    """Find dump files at any depth under ``path``: a tree's root, any folder in it, or one file.
-
-    Links are never followed below ``path``; FIFOs and devices are never opened. An empty folder gives an empty tree.
-
-    Args:
-        step: called now and then with the files listed so far; an interrupt (Ctrl-C) then ends the search with what was found.
-
-    Raises:
-        PathError: missing, unreadable, or it holds files none of which is a dump's.
-    """
-    from npu_overflow.dump import scan
-
-    return scan.find(path, step)
-
-
-def name_of(path: str) -> Optional[Name]:
-    """What the name of one file says; a hashed name is looked up in the mapping.csv beside it. None where nothing does."""
-    from npu_overflow.dump import scan
-
-    return scan.name_of(path)

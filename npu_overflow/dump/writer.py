@@ -71,7 +71,7 @@ def write_dump(
     """Write an operator's dump.
 
     Args:
-        path: the file to make, named by ``layout.dump_name``. A name too long for a file becomes a number and a row in mapping.csv.
+        path: the file to make, named by ``names.dump_name``. A name too long for a file becomes a number and a row in mapping.csv.
         op_name: full operator name.
         inputs, outputs: their tensors, in order.
         host: facts of the host collector, a JSON object in a field that other parsers skip.
@@ -114,7 +114,7 @@ def write_record(
     dump_time: Optional[int] = None,
     rename: bool = True,
 ) -> str:
-    """Write an overflow record, named by ``layout.record_name``; see ``record.make_record`` for its content and ``write_dump`` for the
+    """Write an overflow record, named by ``names.record_name``; see ``record.make_record`` for its content and ``write_dump`` for the
     rest."""
     content = make_record(parts, layout, version, valid)
     message = DumpData(version=b"2.0", dump_time=_time_of(path) if dump_time is None else dump_time, op_name=b"Node_OpDebug")

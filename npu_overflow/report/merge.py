@@ -12,9 +12,9 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from npu_overflow import messages
 from npu_overflow.errors import DumpFormatError, UsageError
+from npu_overflow.report.json_text import parsed, restore_part
 from npu_overflow.report.merge_parts import First, Ranks, Seen, Some
 from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
-from npu_overflow.report.restore import parsed, restore_part
 
 __all__ = ["Merging", "merge"]
 

@@ -19,8 +19,8 @@ from npu_overflow.collectors import ascend
 from npu_overflow.collectors.ascend import AscendCollector
 from npu_overflow.collectors.base import Training
 from npu_overflow.collectors.own_files import OwnFiles, Unit
-from npu_overflow.dump.layout import find
 from npu_overflow.dump.reader import open_dump
+from npu_overflow.dump.scan import find
 from npu_overflow.errors import CannotCollect
 from npu_overflow.loss_scale import Reading
 from npu_overflow.manifest import Manifest, read_manifests

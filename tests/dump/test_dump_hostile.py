@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from npu_overflow import messages
 from npu_overflow.dump import schema
-from npu_overflow.dump.layout import dump_name
+from npu_overflow.dump.names import dump_name
 from npu_overflow.dump.reader import OperatorDump, open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.errors import DumpFormatError

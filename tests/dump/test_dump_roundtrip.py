@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from npu_overflow.dump import codes, schema
-from npu_overflow.dump.layout import dump_name, find
+from npu_overflow.dump.names import dump_name
 from npu_overflow.dump.reader import open_dump
+from npu_overflow.dump.scan import find
 from npu_overflow.dump.writer import TensorSpec, finish, part_path, write_dump
 
 NAME = dump_name("Mul", "net/mul", 7, 3, 1715938212345678)
