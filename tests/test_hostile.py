@@ -44,7 +44,7 @@ RUNNER = '''
 import contextlib, io, json, os, sys
 from npu_overflow.analysis import analyzer
 from npu_overflow import cli
-from npu_overflow.report import html, merge, model, restore, terminal
+from npu_overflow.report import html, json_text, merge, model, terminal
 import jinja2
 given = json.load(sys.stdin)
 sys.path.insert(0, given["tests"])
