@@ -116,7 +116,7 @@ def messages() -> Dict[str, Tuple[str, str]]:
     """Code -> sentence in both languages, of everything that warns or complains."""
     found: Dict[str, Tuple[str, str]] = {}
     for name in CATALOGUES:
-        for code, pair in importlib.import_module("npu_overflow.report.texts." + name).TEXTS.items():
+        for code, pair in importlib.import_module("npu_overflow.messages." + name).TEXTS.items():
             if code.endswith((".hint", ".next", ".title")):
                 continue
             if name in ("report", "html") and not code.startswith(REPORT):
@@ -141,7 +141,7 @@ def cell(text: str) -> str:
 
 def section(language: str, above: str) -> str:
     """The list, without the messages that ``above`` quotes."""
-    from npu_overflow.report import texts
+    from npu_overflow import messages as texts
 
     number = texts.LANGUAGES.index(language)
     quoted = re.findall(r"^> (.+)$", above, re.MULTILINE)

@@ -42,8 +42,8 @@ def page(language: str) -> str:
     """The page in one language."""
     import test_rules
 
+    from npu_overflow import messages
     from npu_overflow.analysis.rules import LAST_RESORT, RULES, advise
-    from npu_overflow.report import texts
     from npu_overflow.report.culprit import advice_text
     from npu_overflow.report.model import Operator
 
@@ -52,21 +52,21 @@ def page(language: str) -> str:
     for code in dict.fromkeys([rule.code for rule in RULES] + [LAST_RESORT]):
         given = next(case for wanted, case in test_rules.FIRES if wanted == code)
         codes, evidence = advise(given)
-        lines += ["## %s: `%s`" % (texts.say("advice.%s.title" % code, language), code), ""]
-        lines += [words["when"] + " " + texts.say("advice.%s.when" % code, language), ""]
+        lines += ["## %s: `%s`" % (messages.say("advice.%s.title" % code, language), code), ""]
+        lines += [words["when"] + " " + messages.say("advice.%s.when" % code, language), ""]
         lines += [words["example"] + " " + words["case"].format(type="`%s`" % given.op_type, verdict=given.verdict, seen=_seen(evidence[code])), ""]
         for key, core in (("advice", given.core), ("host", "CPU")):
-            if key == "advice" or texts.known("advice.%s.host" % code):
+            if key == "advice" or messages.known("advice.%s.host" % code):
                 operator = Operator(op_type=given.op_type, op_name=given.op_name, core=core, advice=codes, evidence=evidence)
                 lines += _fix(words[key], advice_text(operator, code, language))
-        if texts.known("advice.%s.batch" % code):
-            lines += _fix(words["batch"], texts.say("advice.%s.batch" % code, language, batch="x"))
+        if messages.known("advice.%s.batch" % code):
+            lines += _fix(words["batch"], messages.say("advice.%s.batch" % code, language, batch="x"))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
 def _seen(evidence: Any) -> str:
     """What the rule saw, as the JSON has it."""
-    from npu_overflow.report.wording import element, number
+    from npu_overflow.report.formatting import element, number
 
     shown = [(key, number(value) if isinstance(value, (int, float)) else element(value)) for key, value in evidence.items() if key != "op_type"]
     return "".join(", `%s` %s" % pair for pair in shown)

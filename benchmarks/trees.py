@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import numpy as np
 
-from npu_overflow.dump.layout import dump_name, record_name
+from npu_overflow.dump.names import dump_name, record_name
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec, write_dump, write_record
 

@@ -14,6 +14,7 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
+from npu_overflow.atomic import atomic_write
 from npu_overflow.errors import CannotCollect, NpuOverflowError, PathError, UsageError
 from npu_overflow.options import DEFAULT_DUMP_PATH
 from npu_overflow.ranks import Ranks, numbered_by_device, rank_folder, ranks_of
@@ -323,8 +324,7 @@ def _configure_fusion(npu_device: Any, word: str) -> None:
     _make_folder(os.path.dirname(path))
     if word == "fusion_off" or not os.path.exists(path):  # the other is the user's to edit
         try:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(content + "\n")
+            atomic_write(path, content + "\n", follow=True, keep_mode=True)
         except OSError as error:
             raise PathError("dump_config.unwritable", path=path, reason=error.strerror or str(error)) from None
     options.fusion_switch_file = path

@@ -8,7 +8,7 @@
     ├── CannotCollect             a collector that can't work here; says what to do instead
     └── MissingExtra              an optional package that is not installed
 
-Each error is a code with values. The sentences live in ``report.texts``, in every language the package speaks, so that the same
+Each error is a code with values. The sentences live in ``messages``, in every language the package speaks, so that the same
 error reads well in a terminal, in a report and in a log.
 """
 from __future__ import annotations
@@ -17,7 +17,7 @@ import errno
 import os
 from typing import Any, Dict, Optional
 
-from npu_overflow.report import texts
+from npu_overflow import messages
 
 __all__ = ["NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra"]
 
@@ -43,7 +43,7 @@ class NpuOverflowError(Exception):
     """Base of all errors of this package.
 
     Args:
-        code: key of the sentence in ``report.texts``. What to do next is the sentence ``<code>.hint``, where there is one.
+        code: key of the sentence in ``messages``. What to do next is the sentence ``<code>.hint``, where there is one.
         values: what the sentence mentions.
     """
 
@@ -56,16 +56,16 @@ class NpuOverflowError(Exception):
 
     def message(self, language: str = "en") -> str:
         """What came and what is accepted, in ``language`` ("en" or "zh")."""
-        return texts.say(self.code, language, **self.values)
+        return messages.say(self.code, language, **self.values)
 
     def hint(self, language: str = "en") -> str:
         """What to do next, or an empty string."""
         code = self.code + ".hint"
-        return texts.say(code, language, **self.values) if texts.known(code) else ""
+        return messages.say(code, language, **self.values) if messages.known(code) else ""
 
     def for_user(self) -> str:
         """Message and hint in the user's language."""
-        language = texts.language_of_user()
+        language = messages.language_of_user()
         return (self.message(language) + " " + self.hint(language)).strip()
 
     def __str__(self) -> str:

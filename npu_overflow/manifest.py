@@ -6,18 +6,16 @@ size is bounded, every field's type is checked, and nothing in it is ever execut
 """
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
-import math
 import os
 import re
 import stat
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from npu_overflow.errors import CannotWrite
+from npu_overflow import jsonform
+from npu_overflow.atomic import atomic_write
 
 __all__ = ["SCHEMA", "Manifest", "ManifestProblem", "Manifests", "argv_of", "environment_of", "plain", "read_manifest", "read_manifests"]
 
@@ -29,11 +27,10 @@ MAX_BYTES = 16 * 2**20
 MAX_FILES = 20_000
 #: bytes of all manifests of one folder
 MAX_ALL_BYTES = 128 * 2**20
-_MAX_ITEMS, _MAX_TEXT, _MAX_DEPTH = 200_000, 65_536, 12
+_FORM = jsonform.Form(depth=12, text=65_536, items=200_000, whole=(-(2**63), 2**64 - 1))
 #: values in one file: as Python objects they take fifty times the bytes that they have in JSON
 _MAX_VALUES = 1_000_000
 
-_writings = itertools.count()
 _FILE = re.compile(r"^session-(\d{1,7})\.json$")
 # "author", "tokenizer" and "max_tokens" are no secrets
 _SECRET = re.compile(r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie|(^|_)(key|pwd|pass|sk|ak)$", re.IGNORECASE)
@@ -46,6 +43,14 @@ _RELEVANT = (
     *("PMI_RANK", "PMI_SIZE", "PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
     *("TF_", "WORLD_SIZE", "XLA_"),
 )
+
+
+def _are_inside(paths: Iterable[str]) -> bool:
+    """Whether paths relative to the manifest stay inside its folder."""
+    return not any(
+        os.path.isabs(path) or ".." in path.replace("\\", "/").split("/") or "\0" in path
+        for path in paths
+    )
 
 
 @dataclass
@@ -89,7 +94,7 @@ class Manifest:
     pid: int = 0
     started: float = 0.0
     versions: Dict[str, str] = field(default_factory=dict)
-    mode: Optional[str] = None
+    mode: Optional[str] = field(default=None, metadata=jsonform.one_of("saturation", "inf_nan"))
     collector: Optional[str] = None
     options: Dict[str, Any] = field(default_factory=dict)
     argv: List[str] = field(default_factory=list)
@@ -110,7 +115,7 @@ class Manifest:
     judged: Optional[int] = None
     ended: bool = False
     request: Optional[Dict[str, Any]] = None
-    reports: List[str] = field(default_factory=list)
+    reports: List[str] = field(default_factory=list, metadata=jsonform.accepts(_are_inside))
     schema: int = SCHEMA
     folder: Optional[str] = field(default=None, compare=False)
 
@@ -136,18 +141,8 @@ class Manifest:
             CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was there before is then unchanged.
         """
         path = os.path.join(folder, self.file_name)
-        aside = os.path.join(folder, ".%s.%d-%d.part" % (self.file_name, os.getpid(), next(_writings)))
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        try:
-            with open(aside, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text + "\n")
-            os.replace(aside, path)
-        except BaseException as error:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-            if isinstance(error, OSError):
-                raise CannotWrite.of(path, error) from error
-            raise
+        atomic_write(path, text + "\n")
         earlier, self.folder = self.folder, folder
         if earlier is not None and os.path.realpath(earlier) != os.path.realpath(folder):
             self._forget(os.path.join(earlier, self.file_name))
@@ -222,157 +217,14 @@ def read_manifest(path: str) -> Manifest:
         raise ValueError("more than %d bytes" % MAX_BYTES)
     if sum(map(data.count, b",[{")) > _MAX_VALUES:
         raise ValueError("more than %d values" % _MAX_VALUES)
-    try:
-        content = json.loads(data.decode("utf-8"), parse_int=_parse_int)
-    except (RecursionError, MemoryError):
-        raise ValueError("nested too deeply") from None
+    content = jsonform.parse(data)
     if not isinstance(content, dict):
         raise ValueError("no JSON object")
-    manifest = Manifest(folder=os.path.dirname(os.path.abspath(path)))
-    for name, check in _CHECKS.items():
-        if content.get(name) is not None:
-            try:
-                setattr(manifest, name, check(content[name]))
-            except (TypeError, ValueError, OverflowError):
-                raise ValueError("field %s is not what it should be" % name) from None
-    return manifest
+    return _FORM.read(Manifest, dict(content, folder=os.path.dirname(os.path.abspath(path))))
 
 
 def _reason(error: Exception) -> str:
     return str(error.strerror or error) if isinstance(error, OSError) else str(error)[:200]
-
-
-# --- checking what was read
-
-
-def _parse_int(digits: str) -> int:
-    if len(digits) > 20:  # converting millions of digits takes hours
-        raise ValueError("a number of %d digits" % len(digits))
-    return int(digits)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_TEXT:
-        raise TypeError
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**64:
-        raise TypeError
-    return value
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _number(value: Any) -> float:
-    if value in ("inf", "-inf", "nan") and isinstance(value, str):
-        return float(value)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError
-    return float(value)
-
-
-def _list(check: Callable[[Any], Any]) -> Callable[[Any], List[Any]]:
-    def checked(value: Any) -> List[Any]:
-        if not isinstance(value, list) or len(value) > _MAX_ITEMS:
-            raise TypeError
-        return [check(item) for item in value]
-
-    return checked
-
-
-def _row(*checks: Callable[[Any], Any]) -> Callable[[Any], Tuple[Any, ...]]:
-    def checked(value: Any) -> Tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(checks):
-            raise TypeError
-        return tuple(check(item) for check, item in zip(checks, value))
-
-    return checked
-
-
-def _map(key: Callable[[Any], Any], check: Callable[[Any], Any]) -> Callable[[Any], Dict[Any, Any]]:
-    def checked(value: Any) -> Dict[Any, Any]:
-        if not isinstance(value, dict) or len(value) > _MAX_ITEMS:
-            raise TypeError
-        return {key(name): check(item) for name, item in value.items()}
-
-    return checked
-
-
-def _free(value: Any) -> Any:
-    """Any JSON value of bounded depth."""
-    pairs = [(value, 0)]
-    while pairs:
-        item, depth = pairs.pop()
-        if depth > _MAX_DEPTH:
-            raise TypeError
-        if isinstance(item, (dict, list)):
-            pairs.extend((inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item))
-    return value
-
-
-def _digits(value: str) -> int:
-    if not re.match(r"^\d{1,20}$", value):
-        raise TypeError
-    return int(value)
-
-
-def _one_of(*accepted: str) -> Callable[[Any], str]:
-    def checked(value: Any) -> str:
-        if value not in accepted:
-            raise ValueError
-        return str(value)
-
-    return checked
-
-
-def _inside(value: Any) -> str:
-    """A path relative to the manifest that stays inside its folder."""
-    text = _text(value)
-    if os.path.isabs(text) or ".." in text.replace("\\", "/").split("/") or "\0" in text:
-        raise ValueError
-    return text
-
-
-_facts = _map(_text, _free)
-_CHECKS: Dict[str, Callable[[Any], Any]] = {
-    "schema": _whole,
-    "run_id": _text,
-    "rank": _whole,
-    "world_size": _whole,
-    "device": _whole,
-    "hostname": _text,
-    "pid": _whole,
-    "started": _number,
-    "versions": _map(_text, _text),
-    "mode": _one_of("saturation", "inf_nan"),
-    "collector": _text,
-    "options": _facts,
-    "argv": _list(_text),
-    "environment": _map(_text, _text),
-    "state": _text,
-    "state_history": _list(_row(_whole, _text)),
-    "optimizers": _list(_facts),
-    "drops": _list(_row(_whole, _number, _number)),
-    "rate": _number,
-    "trigger": _facts,
-    "kept_steps": _list(_whole),
-    "kept_folders": _list(_text),
-    "train_steps": _map(_digits, _whole),
-    "folder_steps": _map(_text, _whole),
-    "remarks": _list(_row(_text, _facts)),
-    "reason": _text,
-    "finding": _facts,
-    "judged": _whole,
-    "ended": _truth,
-    "request": _facts,
-    "reports": _list(_inside),
-}
 
 
 # --- making what is written
@@ -383,7 +235,7 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else ("nan" if math.isnan(value) else ("inf" if value > 0 else "-inf"))
+        return jsonform.number_or_word(value)
     if hasattr(value, "__index__"):
         return int(value)
     if isinstance(value, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from typing import Dict, List, Optional, Tuple
 
+from npu_overflow.dump.names import is_time_folder
 from npu_overflow.manifest import Manifest, read_manifests
 
 __all__ = ["has_judged", "neighbours"]
@@ -45,7 +46,7 @@ def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:
-    return entry.name.isdigit() and len(entry.name) >= 14 and entry.is_dir(follow_symlinks=False)
+    return is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)
 
 
 def _same_job(other: Manifest, own: Manifest) -> bool:

@@ -57,7 +57,7 @@ class WatchOptions:
         dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".
         max_memory: bytes of tensors held while a step is collected.
-        collector: "auto", "ascend", "host", or an object with the methods of ``collectors.base.Collector``.
+        collector: "auto", "ascend", "host", or an object with the methods of ``collect.base.Collector``.
         on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a restart request.
         on_report: called with each Report.
         optimizer: the loss-scale optimizer, or a list of them, where they can't be found.

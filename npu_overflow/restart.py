@@ -12,6 +12,8 @@ import sys
 import threading
 from typing import Any, Dict, Optional
 
+from npu_overflow.atomic import atomic_write
+
 __all__ = ["AGAIN", "EXIT_STATUS", "RestartRequested", "VARIABLE", "accept", "ask", "can_restart", "ended", "in_notebook", "read_request", "wants_restart"]
 
 #: names the file through which a supervised script asks; taken out of the environment before the script runs, so that its own children ask nobody
@@ -87,8 +89,4 @@ def read_request(path: str) -> Optional[Dict[str, Any]]:
 
 
 def _write(facts: Dict[str, Any]) -> None:
-    path = _supervisor["path"]
-    aside = path + ".part"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump(facts, file)
-    os.replace(aside, path)
+    atomic_write(_supervisor["path"], json.dumps(facts))

@@ -7,10 +7,10 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
+from npu_overflow import messages
+from npu_overflow.atomic import atomic_write
 from npu_overflow.manifest import Manifest, plain
 from npu_overflow.options import WatchOptions
-from npu_overflow.report import texts
-from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Remark, Report
 from npu_overflow.version import __version__
 
@@ -34,7 +34,7 @@ def empty(folder: str, manifest: Manifest) -> Report:
         mode=manifest.mode,
         rank=manifest.rank,
         world_size=manifest.world_size,
-        remarks=tuple(Remark(texts.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
+        remarks=tuple(Remark(messages.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
         loss_scale=runfacts.loss_scale_of([manifest]),
         reason=manifest.reason,
     )
@@ -57,7 +57,7 @@ def save(report: Report, folder: str, manifest: Manifest, language: str) -> str:
         contents.append(("report%s.html" % several, page))
     contents.append(("report%s.txt" % several, text.getvalue()))
     for name, content in contents:
-        write_text(os.path.join(folder, name), content)
+        atomic_write(os.path.join(folder, name), content)
         manifest.reports.append(name)
     return os.path.join(folder, contents[-1][0])
 

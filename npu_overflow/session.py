@@ -15,14 +15,13 @@ import time
 import weakref
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from npu_overflow import dump_config, loss_scale, ranks, restart, saved, streams
+from npu_overflow import dump_config, loss_scale, messages, ranks, restart, saved, streams
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.collect.choice import choose
 from npu_overflow.errors import CannotCollect, CannotWrite
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.policy import Look, Policy
-from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
 from npu_overflow.session_pause import Pausing, Script
@@ -185,7 +184,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         said, self._announcement = self._announcement, None
         if said is not None and said[0] not in self.script.announced:
             self.script.announced.add(said[0])
-            self.say(said[0], why=texts.say("watch.why." + said[1], self._language, collector=self.options.collector))
+            self.say(said[0], why=messages.say("watch.why." + said[1], self._language, collector=self.options.collector))
 
     @harmless
     def optimizer_made(self, optimizer: Any) -> None:
@@ -292,7 +291,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         if isinstance(error, CannotWrite):
             self.say("watch.off", always=True, reason="%s %s" % (error.message(self._language), error.hint(self._language)))
         else:
-            streams.log_failure(texts.say("watch.failed", self._language))
+            streams.log_failure(messages.say("watch.failed", self._language))
         with contextlib.suppress(Exception):
             self._change("off")
         self.state = "off"
@@ -476,7 +475,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             return
         if self.options.verbose or always:
             _said.add(code)
-            streams.say("%snpu_overflow: %s" % (ranks.prefix(self._ranks), texts.say(code, self._language, **values)), apart=self._active and self._step > 0)
+            streams.say("%snpu_overflow: %s" % (ranks.prefix(self._ranks), messages.say(code, self._language, **values)), apart=self._active and self._step > 0)
 
 
 def _context() -> Any:

@@ -8,12 +8,11 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from npu_overflow import ranks, saved, streams
+from npu_overflow import messages, ranks, saved, streams
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.manifest import Manifest
 from npu_overflow.neighbours import has_judged, neighbours
 from npu_overflow.options import WatchOptions
-from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 from npu_overflow.session_pause import Script
 
@@ -75,7 +74,7 @@ class Reporting:
 
     @property
     def _language(self) -> str:
-        return self.options.language or texts.language_of_user()
+        return self.options.language or messages.language_of_user()
 
     def _rescued(self) -> bool:
         """Whether a training that failed before its trigger has left something to analyze."""
@@ -263,4 +262,4 @@ class Reporting:
             assert self.options.on_report is not None
             self.options.on_report(report)
         except Exception:
-            streams.log_failure(texts.say("watch.on_report_failed", self._language))
+            streams.log_failure(messages.say("watch.on_report_failed", self._language))

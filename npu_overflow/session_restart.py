@@ -5,14 +5,13 @@ import os
 import time
 from typing import Any, Callable, List, Optional, Set
 
-from npu_overflow import ranks, restart, saved
+from npu_overflow import messages, ranks, restart, saved
 from npu_overflow.collect.base import Training
 from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Policy
-from npu_overflow.report import texts
 
 __all__ = ["Restarting"]
 
@@ -51,7 +50,7 @@ class Restarting:
         if error.code in self._requested:
             return
         self._requested.add(error.code)
-        language = self.options.language or texts.language_of_user()
+        language = self.options.language or messages.language_of_user()
         hint = error.hint(language)
         self.say("watch.request", always=True, reason=error.message(language) + (" " + hint if hint else ""))
         if self._ranks.several and (restart.wants_restart() or self.options.on_overflow == "restart"):

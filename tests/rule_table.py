@@ -50,8 +50,8 @@ def table() -> int:
     """Print the table; returns how many rules are not as they should be."""
     import test_rules
 
+    from npu_overflow import messages
     from npu_overflow.analysis.rules import LAST_RESORT, RULES, advise
-    from npu_overflow.report import texts
 
     codes = list(dict.fromkeys([rule.code for rule in RULES] + [LAST_RESORT]))
     wrong = 0
@@ -64,7 +64,7 @@ def table() -> int:
         good = (code in FAULTS) != (code in TREES_ONLY) and bool(fires) and bool(silent) and all(fires) and all(silent)
         wrong += not good
         print("| %s | %s | %d of %d | %d of %d | %s%s |" % (
-            code, texts.say("advice.%s.title" % code), sum(fires), len(fires), sum(silent), len(silent), shown, "" if good else "  WRONG"))
+            code, messages.say("advice.%s.title" % code), sum(fires), len(fires), sum(silent), len(silent), shown, "" if good else "  WRONG"))
     wrong += len((set(FAULTS) | set(TREES_ONLY)) - set(codes))
     print("\n%d rules, %d cases, %d with a planted fault, %d wrong" % (len(codes), len(test_rules.FIRES) + len(test_rules.SILENT), len(FAULTS), wrong))
     return wrong

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Callable, List
+from typing import Any, BinaryIO, Callable, List
 
 import pytest
 
@@ -95,18 +95,19 @@ def test_processes_that_analyze_and_save_the_same(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_no_report_and_no_obstacle(tmp_path: Path) -> None:
-    from npu_overflow.report import aside
+    from npu_overflow import atomic
 
     class Killed(BaseException):
         pass
 
-    real = aside.os.unlink
+    def killed(file: BinaryIO) -> None:
+        file.write(b"{")
+        raise Killed
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aside.os, "unlink", lambda path: None)  # a killed process takes nothing away
-        with pytest.raises(Killed), aside.written_aside(str(tmp_path / "report.json")) as file:
-            file.write(b"{")
-            raise Killed
-    assert aside.os.unlink is real
+        patch.setattr(os, "unlink", lambda path: None)  # a killed process takes nothing away
+        with pytest.raises(Killed):
+            atomic.atomic_write(str(tmp_path / "report.json"), killed)
     left = os.listdir(str(tmp_path))
     assert len(left) == 1 and left[0].startswith(".report.json.") and left[0].endswith(".part")
     saved.save(report_of("net/mul"), str(tmp_path), Manifest(), "en")

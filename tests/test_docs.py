@@ -121,11 +121,11 @@ def test_commands_are_accepted_as_printed(page: Path) -> None:
 
 @pytest.mark.parametrize("language,page", [("en", "docs/troubleshooting.md"), ("zh", "docs/zh/troubleshooting.md")])
 def test_troubleshooting_quotes_messages_that_are_printed(language: str, page: str) -> None:
-    from npu_overflow.report import texts
+    from npu_overflow import messages
 
     quoted = re.findall(r"^> (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-    sentences = [pair[1] if language == "zh" else pair[0] for pair in texts._all().values()]
-    patterns = [texts._pattern(sentence) for sentence in sentences if len(sentence) > 10]
+    sentences = [pair[1] if language == "zh" else pair[0] for pair in messages._all().values()]
+    patterns = [messages._pattern(sentence) for sentence in sentences if len(sentence) > 10]
     assert len(quoted) > 15
     assert [message for message in quoted if not any(pattern.match(message) for pattern in patterns)] == []
 
@@ -136,24 +136,24 @@ def test_every_message_stands_in_troubleshooting(language: str, page: str, monke
     """Word by word, or as a quotation with values. What is no message is listed, with the reason, in .ci/messages_page.py; the list must not be stale."""
     monkeypatch.syspath_prepend(str(ROOT / ".ci"))
     import messages_page
-    import test_texts
+    import test_messages
 
-    from npu_overflow.report import texts
+    from npu_overflow import messages
 
     text = (ROOT / page).read_text(encoding="utf-8").replace("\\|", "|")
     quoted = re.findall(r"^> (.+)$", text, re.MULTILINE)
-    messages = messages_page.messages()
-    number = texts.LANGUAGES.index(language)
+    listed = messages_page.messages()
+    number = messages.LANGUAGES.index(language)
     missing = [
-        code for code, pair in messages.items()
-        if "`%s`" % messages_page.shown(pair[number]).replace("`", "'") not in text and not any(texts._pattern(pair[number]).match(line) for line in quoted)
+        code for code, pair in listed.items()
+        if "`%s`" % messages_page.shown(pair[number]).replace("`", "'") not in text and not any(messages._pattern(pair[number]).match(line) for line in quoted)
     ]  # fmt: skip
     assert missing == [], "run python .ci/messages_page.py"
-    known = texts._all()
+    known = messages._all()
     assert [start for start in messages_page.OTHER if not any(code.startswith(start) for code in known)] == []
     assert [code for code in messages_page.CLI if code not in known] == []
-    raised = {use.code for use in test_texts._uses(package_folder) if use.function in errors.__all__}
-    assert len(raised) > 40 and raised - set(messages) == set()
+    raised = {use.code for use in test_messages._uses(package_folder) if use.function in errors.__all__}
+    assert len(raised) > 40 and raised - set(listed) == set()
 
 
 @pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the scripts that make the pages are not here")

@@ -44,7 +44,7 @@ RUNNER = '''
 import contextlib, io, json, os, sys
 from npu_overflow.analysis import analyzer
 from npu_overflow import cli
-from npu_overflow.report import html, merge, model, restore, terminal
+from npu_overflow.report import html, json_text, merge, model, terminal
 import jinja2
 given = json.load(sys.stdin)
 sys.path.insert(0, given["tests"])
@@ -325,9 +325,9 @@ CASES: Dict[str, Case] = {
 
 def test_what_the_cases_build_on(tmp_path: Path) -> None:
     """No code that a case names is one that the package does not have."""
-    from npu_overflow.report import texts
+    from npu_overflow import messages
 
-    assert [code for case in CASES.values() for code in (*case.codes, *[case.error] * bool(case.error)) if not texts.known(code)] == []
+    assert [code for case in CASES.values() for code in (*case.codes, *[case.error] * bool(case.error)) if not messages.known(code)] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="made of what POSIX has")
@@ -353,9 +353,9 @@ def test_hostile(name: str, tmp_path: Path) -> None:
         assert all(char == "\n" or char.isprintable() for char in (out + err).replace(str(tmp_path), ""))
         assert SECRET not in out + err
     if case.error:
-        from npu_overflow.report import texts
+        from npu_overflow import messages
 
-        assert json_status == 1 and json_out == "" and texts.say(case.error, path=path) in json_err
+        assert json_status == 1 and json_out == "" and messages.say(case.error, path=path) in json_err
         return
     assert (json_status, json_err) == (0, "")
     report = json.loads(json_out, parse_constant=lambda word: pytest.fail(word))

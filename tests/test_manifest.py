@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npu_overflow import messages
 from npu_overflow.manifest import MAX_BYTES, Manifest, argv_of, environment_of, plain, read_manifest, read_manifests
-from npu_overflow.report import texts
 
 
 def sample(**changes: Any) -> Manifest:
@@ -211,8 +211,8 @@ def test_a_bad_manifest_is_a_problem_and_the_others_are_read(tmp_path: Path, con
     assert [item.rank for item in found] == [1]
     (problem,) = found.problems
     assert problem.file == str(tmp_path / "session-0.json")
-    assert texts.known(problem.code)
-    assert len(texts.say(problem.code, **problem.values)) < 300
+    assert messages.known(problem.code)
+    assert len(messages.say(problem.code, **problem.values)) < 300
 
 
 def test_bytes_that_are_no_text_are_a_problem(tmp_path: Path) -> None:

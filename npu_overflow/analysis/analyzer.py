@@ -9,7 +9,6 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from npu_overflow.analysis import opening, runfacts
 from npu_overflow.analysis.chain import producers
 from npu_overflow.analysis.growing import Growing
-from npu_overflow.analysis.hostfacts import HostFacts
 from npu_overflow.analysis.opening import Opened, Sizes
 from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
@@ -19,7 +18,10 @@ from npu_overflow.analysis.sentences import english, fillable
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
 from npu_overflow.analysis.workers import Workers
-from npu_overflow.dump.layout import FileProblem, Tree, find, place_of
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.layout import Tree, place_of
+from npu_overflow.dump.replay_info import ReplayInfo
+from npu_overflow.dump.scan import find
 from npu_overflow.errors import PathError, UsageError
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import Problem, Remark, Report
@@ -240,7 +242,7 @@ class _Analysis:
             cores = [opened.host.core for opened in members if opened.host is not None]
             for opened in members:
                 if opened.host is None:
-                    opened.host = HostFacts(core=cores[0] if cores else "CPU")
+                    opened.host = ReplayInfo(core=cores[0] if cores else "CPU")
 
     def _is_host(self, members: Sequence[Opened]) -> bool:
         manifest = self.facts.of_entry(members[0].found.entry)

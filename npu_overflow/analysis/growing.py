@@ -6,9 +6,10 @@ import time
 from typing import Callable, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow.analysis.opening import Opened
-from npu_overflow.dump.layout import FileProblem, find, name_of
+from npu_overflow.dump.files import FileProblem
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
+from npu_overflow.dump.scan import find, name_of
 from npu_overflow.errors import NpuOverflowError
 
 __all__ = ["Growing"]

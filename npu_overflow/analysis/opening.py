@@ -5,14 +5,16 @@ import contextlib
 import os
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.analysis.hostfacts import HostFacts, host_facts
 from npu_overflow.analysis.selection import Found
 from npu_overflow.analysis.statistics import Facts, unread, with_statistics
 from npu_overflow.analysis.workers import Workers
-from npu_overflow.dump.layout import Entry, FileProblem, Tree
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.layout import Tree
+from npu_overflow.dump.names import Entry
 from npu_overflow.dump.reader import OperatorDump, open_operator
+from npu_overflow.dump.replay_info import ReplayInfo, TensorStatistics, read_replay_info
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
 
@@ -41,7 +43,7 @@ class Opened:
     dump: Optional[OperatorDump] = None
     full_name: Optional[str] = None
     statistics: bool = False
-    host: Optional[HostFacts] = None
+    host: Optional[ReplayInfo] = None
     inputs: Optional[Tuple[Facts, ...]] = None
     outputs: Optional[Tuple[Facts, ...]] = None
     problems: List[FileProblem] = field(default_factory=list)
@@ -147,7 +149,7 @@ def look(opened: Opened, fetch: Optional[Callable[[str], None]] = None) -> None:
     if opened.dump.problem is not None:
         opened.problems.append(opened.dump.problem)
     if opened.dump.host is not None:
-        opened.host = host_facts(opened.dump.host)
+        opened.host = read_replay_info(opened.dump.host)
 
 
 def _bring(candidates: Sequence[Entry], fetch: Callable[[str], None]) -> None:
@@ -181,7 +183,9 @@ def let_go(opened: Opened) -> None:
         opened.host = replace(opened.host, tensors={})
 
 
-def _begin(tensor: Tensor, mode: Optional[str], given: Mapping[str, Dict[str, Any]], workers: Workers) -> Tuple[Tensor, Callable[[], Facts]]:
+def _begin(
+    tensor: Tensor, mode: Optional[str], given: Mapping[str, TensorStatistics], workers: Workers
+) -> Tuple[Tensor, Callable[[], Facts]]:
     known = given.get("%s.%d" % (tensor.side, tensor.index))
     if known is not None:
         return tensor, partial(with_statistics, tensor, mode, known)

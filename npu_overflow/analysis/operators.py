@@ -1,19 +1,20 @@
 """One entry of the report from all that is known of an operator."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.analysis.opening import Opened
 from npu_overflow.analysis.rules import Case, advise
 from npu_overflow.analysis.sentences import english
 from npu_overflow.analysis.steps import Before
+from npu_overflow.dump.replay_info import ReplayInfo
 from npu_overflow.dump.status import bits_of, meanings_of
 from npu_overflow.report.model import Operator
 
 __all__ = ["Context", "operator_of"]
 
-_FROM_HOST = ("phase", "location", "location_kind", "forward_op", "origin", "origin_detail", "cured_by_scale")
+_FROM_HOST = ("phase", "location", "location_kind", "forward_op", "origin", "cured_by_scale")
 _FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
 
 
@@ -53,6 +54,7 @@ def operator_of(context: Context, index: int) -> Operator:
     from_host: Dict[str, Any] = {}
     if host is not None:
         from_host = {name: getattr(host, name) for name in _FROM_HOST}
+        from_host["origin_detail"] = _origin_detail(host)
     from_part: Dict[str, Any] = {}
     if part is not None:
         from_part = {name: getattr(part, name) for name in _FROM_PART}
@@ -80,6 +82,10 @@ def operator_of(context: Context, index: int) -> Operator:
         **from_part,
         **from_host,
     )
+
+
+def _origin_detail(host: ReplayInfo) -> Optional[Dict[str, Any]]:
+    return None if host.origin_detail is None else asdict(host.origin_detail)
 
 
 def _status_text(opened: Opened) -> Tuple[str, ...]:
@@ -112,7 +118,7 @@ def _case(context: Context, index: int) -> Case:
         loss_scale=context.loss_scale,
         host=host is not None,
         origin=host.origin if host is not None else "operator",
-        origin_detail=host.origin_detail if host is not None else None,
+        origin_detail=_origin_detail(host) if host is not None else None,
         variables=host.variables if host is not None else {},
         cured_by_scale=host.cured_by_scale if host is not None else None,
     )

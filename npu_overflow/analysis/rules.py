@@ -1,7 +1,7 @@
 """Advice by rule: an ordered list of small functions, the most specific first. A new diagnosis is one function and one line here.
 
 Each rule looks at a ``Case`` and returns None, or its evidence: a dict of what it saw, such as the tensor, the element, the value and the
-headroom. Rules about formulas are in ``formulas``, the others here. The sentences are ``advice.CODE`` in ``report.texts``.
+headroom. Rules about formulas are in ``formulas``, the others here. The sentences are ``advice.CODE`` in ``messages``.
 """
 from __future__ import annotations
 

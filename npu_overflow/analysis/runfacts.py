@@ -5,7 +5,10 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree, place_of
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.layout import Tree, place_of
+from npu_overflow.dump.names import Entry, Place, is_time_folder
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
 
@@ -93,8 +96,7 @@ def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
 
     def add(folder: str) -> None:
         name = os.path.basename(folder)
-        run = name if name.isdigit() and len(name) >= 14 else ""
-        result[(run, folder)] = folder
+        result[(name if is_time_folder(name) else "", folder)] = folder
 
     add(tree.root)
     for inside in tree.folders.values():
@@ -104,8 +106,7 @@ def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
             add(above)
     folder = tree.root
     for _ in range(_LEVELS):
-        name = os.path.basename(folder)
-        if name.isdigit() and len(name) >= 14:
+        if is_time_folder(os.path.basename(folder)):
             add(folder)
             add(os.path.dirname(folder))
             break

@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.dump.layout import Entry, FileProblem, Folder, Place, Tree
+from npu_overflow.dump.files import FileProblem
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.layout import Tree
+from npu_overflow.dump.names import Entry, Place
 from npu_overflow.dump.record import Part, read_record
 from npu_overflow.errors import DumpFormatError
 

@@ -2,16 +2,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Optional, Tuple
 
 import numpy as np
 
 from npu_overflow.analysis.counting import CHUNK, Numbers
-from npu_overflow.analysis.hostfacts import checked_number
 from npu_overflow.analysis.kinds import Kind, kind_of, may_overflow
 from npu_overflow.dump.regions import Region
+from npu_overflow.dump.replay_info import TensorStatistics, read_statistics
 from npu_overflow.dump.tensor import Tensor
+from npu_overflow.jsonform import Number
 from npu_overflow.report.model import TensorSummary
 
 __all__ = ["Facts", "summarize", "unread", "with_statistics"]
@@ -29,7 +30,7 @@ class Facts:
             could hold one, and can't be read).
         numbers: of the valid region; all None where there are no values.
         largest: MAX of the type, or None where it is no float.
-        remark: why the whole tensor had to count as valid (a code of ``report.texts``), or None.
+        remark: why the whole tensor had to count as valid (a code of ``messages``), or None.
     """
 
     summary: TensorSummary
@@ -50,7 +51,7 @@ def summarize(tensor: Tensor, mode: Optional[str]) -> Facts:
         DumpFormatError: the file went away or shrank meanwhile.
     """
     if tensor.statistics is not None:
-        return with_statistics(tensor, mode, tensor.statistics)
+        return with_statistics(tensor, mode, read_statistics(tensor.statistics))
     kind = kind_of(tensor.dtype)
     if tensor.note is not None or kind is None:
         return unread(tensor, tensor.note or "not_decoded")
@@ -75,17 +76,13 @@ def unread(tensor: Tensor, note: str) -> Facts:
     return Facts(TensorSummary(**_identity(tensor), note=note), state, largest=kind.largest if kind else None)
 
 
-def with_statistics(tensor: Tensor, mode: Optional[str], given: Mapping[str, Any]) -> Facts:
-    """Facts from statistics that somebody else made: a .csv dump, or what the host collector kept of a cut tensor.
-
-    Args:
-        given: "min", "max", "mean", "nan", "pos_inf", "neg_inf" and, from the host collector, "first_overflow"; each can be missing.
-    """
+def with_statistics(tensor: Tensor, mode: Optional[str], given: TensorStatistics) -> Facts:
+    """Facts from statistics that somebody else made: a .csv dump, or what a replay kept of a cut tensor."""
     kind = kind_of(tensor.dtype)
     largest = kind.largest if kind else None
-    low, high, mean = (checked_number(given.get(name)) for name in ("min", "max", "mean"))
+    low, high, mean = given.min, given.max, given.mean
     extremes = [float(value) for value in (low, high) if value is not None]
-    counts = {name: _whole(given.get(name)) for name in ("count", "nan", "pos_inf", "neg_inf")}
+    counts = {name: _whole(getattr(given, name)) for name in ("count", "nan", "pos_inf", "neg_inf")}
     numbers = Numbers(
         elements=counts["count"] or 0,
         nan=int(any(math.isnan(value) for value in extremes)) if counts["nan"] is None else counts["nan"],
@@ -103,16 +100,15 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: Mapping[str, Any
     summary = TensorSummary(
         **_identity(tensor),
         **_figures(numbers, kind, mode),
-        first_overflow=given.get("first_overflow") if overflow else None,
+        first_overflow=asdict(given.first_overflow) if overflow and given.first_overflow else None,
         note=tensor.note if known or tensor.note else "no_data",
     )
     return Facts(summary, state, numbers, largest)
 
 
-def _whole(value: Any) -> Optional[int]:
+def _whole(number: Optional[Number]) -> Optional[int]:
     """A count from outside, or None where it is none."""
-    number = checked_number(value)
-    return int(number) if number is not None and math.isfinite(number) and number >= 0 else None
+    return int(number) if number is not None and 0 <= number < 2**64 else None
 
 
 def _identity(tensor: Tensor) -> Mapping[str, Any]:

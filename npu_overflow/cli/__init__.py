@@ -21,9 +21,9 @@ import pkgutil
 import sys
 from typing import Any, Dict, Optional, Sequence
 
+from npu_overflow import messages
 from npu_overflow.cli import _shell
 from npu_overflow.errors import NpuOverflowError
-from npu_overflow.report import texts
 from npu_overflow.version import __version__
 
 __all__ = ["commands", "main"]
@@ -40,13 +40,13 @@ def commands() -> Dict[str, Any]:
 
 
 def _parser(found: Dict[str, Any], language: str) -> argparse.ArgumentParser:
-    say = functools.partial(texts.say, language=language)
+    say = functools.partial(messages.say, language=language)
     parser = argparse.ArgumentParser(prog=_shell.PROGRAM, description=say("cli.description"), epilog=say("cli.epilog"), formatter_class=_shell.HelpFormatter)
     parser.add_argument("--version", action="version", version="%s %s" % (_shell.PROGRAM, __version__))
     chosen = parser.add_subparsers(dest="command", metavar="COMMAND", title=say("cli.commands"))
     for name, module in found.items():
         text = say("cli.%s.help" % name)
-        about = say("cli.%s.about" % name) if texts.known("cli.%s.about" % name) else text
+        about = say("cli.%s.about" % name) if messages.known("cli.%s.about" % name) else text
         command = chosen.add_parser(name, aliases=list(module.ALIASES), help=text, description=about, formatter_class=_shell.HelpFormatter)
         module.add_arguments(command, say)
         command.set_defaults(run=module.run)
@@ -62,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     Returns:
         The exit status.
     """
-    language = texts.language_of_user()
+    language = messages.language_of_user()
     found = commands()
     parser = _parser(found, language)
     given = [str(item) for item in (sys.argv[1:] if argv is None else argv)]

@@ -3,17 +3,17 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, BinaryIO, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from npu_overflow.atomic import atomic_write
 from npu_overflow.dump.envelope import Source
 from npu_overflow.dump.files import open_regular
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError, UsageError
-from npu_overflow.report.aside import written_aside
 from npu_overflow.report.flow import cells
-from npu_overflow.report.wording import number
+from npu_overflow.report.formatting import number
 
 __all__ = ["array_tensor", "axes_of", "parse_index", "rows_of", "save", "take", "value_text"]
 
@@ -195,11 +195,14 @@ def save(values: Any, kind: str, stem: str, about: str) -> Tuple[str, Optional[s
     while os.path.lexists(name):
         number += 1
         name = "%s-%d.%s" % (wanted, number, kind)
-    with written_aside(name) as file:
+
+    def fill(file: BinaryIO) -> None:
         if kind == "npy":
             np.save(file, values, allow_pickle=False)
         else:
             _write_text(file, values, about)
+
+    atomic_write(name, fill)
     return name, "%s.%s" % (wanted, kind) if number else None
 
 

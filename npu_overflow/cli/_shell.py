@@ -10,8 +10,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
+from npu_overflow import messages
 from npu_overflow.errors import CannotWrite, DumpFormatError, NpuOverflowError
-from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
 
@@ -52,7 +52,7 @@ def count(text: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise argparse.ArgumentTypeError(texts.say("cli.count", texts.language_of_user(), value=repr(text)))
+        raise argparse.ArgumentTypeError(messages.say("cli.count", messages.language_of_user(), value=repr(text)))
     return value
 
 
@@ -84,23 +84,23 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except NpuOverflowError as error:
         return complain_of(error, language)
     except KeyboardInterrupt:
-        complain(texts.say("cli.interrupted", language))
+        complain(messages.say("cli.interrupted", language))
         return INTERRUPTED
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
         if error.filename is None and error.errno in _NO_ROOM:  # standard output is a file on a disk that refuses
-            return complain_of(CannotWrite.of(texts.say("cli.stdout", language), error), language)
-        complain(texts.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
+            return complain_of(CannotWrite.of(messages.say("cli.stdout", language), error), language)
+        complain(messages.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
         return FAILED
     except MemoryError:
-        complain(texts.say("cli.memory", language))
+        complain(messages.say("cli.memory", language))
         return FAILED
     except Exception as error:
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
         what = "%s: %s" % (type(error).__name__, error)
-        complain(texts.say("cli.internal", language, what=what), texts.say("cli.internal.hint", language, variable=TRACEBACK))
+        complain(messages.say("cli.internal", language, what=what), messages.say("cli.internal.hint", language, variable=TRACEBACK))
         return FAILED
 
 

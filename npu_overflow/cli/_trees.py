@@ -5,11 +5,10 @@ import tempfile
 from dataclasses import replace
 from typing import Any
 
-from npu_overflow import remote
+from npu_overflow import messages, remote
 from npu_overflow.analysis.progress import Progress
 from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
-from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 
 __all__ = ["report_of"]
@@ -34,9 +33,9 @@ def report_of(path: str, most_bytes: int, language: str, progress: Progress, **o
     with tempfile.TemporaryDirectory(prefix="npu_overflow-") as folder:
         tree = remote.fetch_tree(path, folder, most_bytes, _needed, lambda done, total: progress.step("progress.fetched", done, total))
         for name in tree.refused[:_MOST_SHOWN]:
-            _shell.complain(texts.say("remote.refused", language, name=name))
+            _shell.complain(messages.say("remote.refused", language, name=name))
         if len(tree.refused) > _MOST_SHOWN:
-            _shell.complain(texts.say("remote.refused_more", language, count=len(tree.refused) - _MOST_SHOWN))
+            _shell.complain(messages.say("remote.refused_more", language, count=len(tree.refused) - _MOST_SHOWN))
         try:
             return replace(analyze(tree.path, progress=progress, fetch=tree.fetch, **options), path=path)
         except PathError as error:
@@ -48,7 +47,7 @@ def report_of(path: str, most_bytes: int, language: str, progress: Progress, **o
 
 def _needed(name: str) -> bool:
     """Files that are read in any case: records, and what tells the names of hashed ones."""
-    from npu_overflow.dump.layout import parse_name
+    from npu_overflow.dump.names import parse_name
 
     parsed = parse_name(name)
     return name == "mapping.csv" or (parsed is not None and parsed.kind == "record")

@@ -4,10 +4,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, Callable, List, Optional
 
+from npu_overflow import messages
 from npu_overflow.cli import _shell
 from npu_overflow.errors import NpuOverflowError, UsageError
 from npu_overflow.options import DEFAULT_DUMP_PATH, bytes_of
-from npu_overflow.report import texts
 from npu_overflow.report.model import Report
 
 __all__ = ["ALIASES", "add_arguments", "found_overflow", "run", "was_interrupted"]
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
     parser.add_argument("--max-download", metavar="SIZE", default=MAX_DOWNLOAD, help=say("cli.analyze.max_download", default=MAX_DOWNLOAD))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
     parser.add_argument("--exit-code", action="store_true", help=say("cli.analyze.exit_code"))
     parser.add_argument("--quiet", action="store_true", help=say("cli.analyze.quiet"))
 
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from npu_overflow.cli._trees import report_of
 
     paths = arguments.path or [DEFAULT_DUMP_PATH]
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
     if arguments.html and len(paths) > 1:
         raise UsageError("analyze.html_one", count=len(paths))
     everything = arguments.json or arguments.html

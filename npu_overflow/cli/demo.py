@@ -7,9 +7,8 @@ import os
 import sys
 from typing import Any, Callable, Iterator, Tuple
 
-from npu_overflow import loss_scale
+from npu_overflow import loss_scale, messages
 from npu_overflow.errors import MissingExtra
-from npu_overflow.report import texts
 
 __all__ = ["ALIASES", "add_arguments", "run"]
 
@@ -25,14 +24,14 @@ DEMO_PATH = os.path.join("precision_data", "demo", "dump")
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
     parser.add_argument("--quick", action="store_true", help=say("cli.demo.quick"))
     parser.add_argument("--dump-path", default=DEMO_PATH, metavar="FOLDER", help=say("cli.demo.dump_path", default=DEMO_PATH))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
 
     def say(code: str, **values: Any) -> None:
-        sys.stdout.write(texts.say("cli.demo." + code, language, **values) + "\n")
+        sys.stdout.write(messages.say("cli.demo." + code, language, **values) + "\n")
         sys.stdout.flush()
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

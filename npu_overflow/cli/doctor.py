@@ -9,11 +9,11 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from npu_overflow import messages
 from npu_overflow.cli import _packages
 from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
-from npu_overflow.report.wording import bytes_text
+from npu_overflow.report.formatting import bytes_text
 from npu_overflow.version import __version__
 
 __all__ = ["ALIASES", "add_arguments", "run"]
@@ -44,16 +44,16 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
     parser.add_argument("--dump-path", default=DEFAULT_DUMP_PATH, metavar="FOLDER", help=say("cli.doctor.dump_path", default=DEFAULT_DUMP_PATH))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     from npu_overflow.report.screen import Screen
 
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
 
     def say(code: str, **values: Any) -> str:
-        return texts.say("cli.doctor." + code, language, **values)
+        return messages.say("cli.doctor." + code, language, **values)
 
     screen = Screen()
     sections = (
@@ -133,7 +133,7 @@ def _internals(say: Callable[..., str], language: str) -> List[Finding]:
     findings = [Finding(say("found"), say("found_of", found=sum(item.found for item in found), all=len(found)))]
     for item in found:
         if not item.found:
-            findings.append(Finding(clean(item.name), texts.say(item.lost, language), WRONG if item.needed else NOTE))
+            findings.append(Finding(clean(item.name), messages.say(item.lost, language), WRONG if item.needed else NOTE))
     return findings
 
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
 
-from npu_overflow import remote
+from npu_overflow import messages, remote
+from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError
-from npu_overflow.report import texts
-from npu_overflow.report.aside import write_text
 from npu_overflow.report.model import Problem, Remark, Report
 
 if TYPE_CHECKING:
@@ -40,23 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--json", action="store_true", help=say("cli.merge.json"))
     parser.add_argument("--output", metavar="FILE", help=say("cli.merge.output"))
     parser.add_argument("--limit", type=_shell.count, default=LIMIT, metavar="N", help=say("cli.merge.limit", default=LIMIT))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     from npu_overflow.report.terminal import print_report
 
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
     reading = _Reading(language, max(MOST_OPERATORS, arguments.limit))
     interrupted = reading.all(arguments.reports)
     merged = reading.report(interrupted)
     text = merged.to_json() + "\n"
     saved = arguments.output
     if saved is not None and interrupted:
-        _shell.complain(texts.say("merge.not_written", language, file=saved))
+        _shell.complain(messages.say("merge.not_written", language, file=saved))
         saved = None
     if saved is not None:
-        write_text(saved, text, follow=True)
+        atomic_write(saved, text, follow=True)
     if arguments.json:
         _shell.write_out(text)
     else:
@@ -125,12 +124,12 @@ class _Reading:
             self._name(str(self._error.values.get("path", "")), self._error)
         unnamed = self.failed - len(self._problems)
         if unnamed:
-            _shell.complain(texts.say("merge.unread", self._language, count=unnamed))
+            _shell.complain(messages.say("merge.unread", self._language, count=unnamed))
         merged = self._merging.report()
         remarks = merged.remarks
         if interrupted:
             values = {"done": self._merging.count}
-            remarks = (Remark(texts.say("merge.interrupted", "en", **values), "merge.interrupted", values), *remarks)
+            remarks = (Remark(messages.say("merge.interrupted", "en", **values), "merge.interrupted", values), *remarks)
         return replace(merged, problems=(*self._problems, *merged.problems), remarks=remarks)
 
 

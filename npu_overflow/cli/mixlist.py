@@ -5,11 +5,11 @@ import argparse
 import os
 from typing import Callable, List, Optional, Tuple
 
+from npu_overflow import messages
+from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
 from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.report import texts
-from npu_overflow.report.aside import write_text
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Report
 
@@ -32,11 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.mixlist.limit"))
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
     report = _report(arguments)
     if report.host is not None or any(operator.core in ("CPU", "GPU") for operator in report.operators):
         return _host(report, language)
@@ -57,14 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         named = list(kept.types)
     if strange:
-        _shell.complain(texts.say("cli.mixlist.strange", language, names=_listed(strange)))
+        _shell.complain(messages.say("cli.mixlist.strange", language, names=_listed(strange)))
     if not named:
         raise PathError("mixlist.nothing", path=report.path)
     existing = _existing(output)
     text, conflicts = (merge_dtypes if arguments.by_name else merge_mixlist)(existing, named)
-    write_text(output, text, follow=True, keep_mode=True)
+    atomic_write(output, text, follow=True, keep_mode=True)
     if conflicts:
-        _shell.complain(texts.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output))
+        _shell.complain(messages.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output))
     _say(arguments.by_name, output, named, kept.operators, existing is not None, language)
     return 0
 
@@ -112,22 +112,22 @@ def _existing(path: str) -> Optional[str]:
 
 def _say(by_name: bool, output: str, named: List[str], operators: Tuple[Operator, ...], merged: bool, language: str) -> None:
     """The file, what is in it, and how it is switched on."""
-    lines = [texts.say("cli.mixlist.merged" if merged else "cli.mixlist.written", language, file=clean(output), count=len(named))]
+    lines = [messages.say("cli.mixlist.merged" if merged else "cli.mixlist.written", language, file=clean(output), count=len(named))]
     if by_name:
         lines += ["  " + clean(line) for line in named[:_MOST_SHOWN]]
     else:
         for name in named[:_MOST_SHOWN]:
             behind = [operator.op_name or "?" for operator in operators if operator.op_type == name]
-            more = texts.say("cli.mixlist.more", language, count=len(behind) - 1) if len(behind) > 1 else ""
+            more = messages.say("cli.mixlist.more", language, count=len(behind) - 1) if len(behind) > 1 else ""
             lines.append("  %s  (%s%s)" % (clean(name), clean(behind[0]), more))
     if len(named) > _MOST_SHOWN:
         lines.append("  … %d" % (len(named) - _MOST_SHOWN))
-    lines.append(texts.say("cli.mixlist.use", language))
+    lines.append(messages.say("cli.mixlist.use", language))
     option = "customize_dtypes" if by_name else "modify_mixlist"
     lines.append('    npu.global_options().precision_mode_v2 = "mixed_float16"')
     lines.append("    npu.global_options().%s = %s" % (option, clean(repr(os.path.abspath(output)))))
     if by_name:
-        lines.append(texts.say("cli.mixlist.fusion", language))
+        lines.append(messages.say("cli.mixlist.fusion", language))
     elif {"Cast", "TransData"} & set(named):
-        lines.append(texts.say("cli.mixlist.cast", language))
+        lines.append(messages.say("cli.mixlist.cast", language))
     _shell.write_out("".join(line + "\n" for line in lines))

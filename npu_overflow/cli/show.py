@@ -7,9 +7,9 @@ import itertools
 import os
 from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
+from npu_overflow import messages
 from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError, UsageError
-from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import cells, pad
 from npu_overflow.report.screen import Fact, Screen
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--index", metavar="I,J,…", help=say("cli.show.index"))
     parser.add_argument("--save", choices=("npy", "txt"), help=say("cli.show.save"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
-    parser.add_argument("--language", choices=texts.LANGUAGES, help=say("cli.language"))
+    parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     path: str = arguments.file
-    language = arguments.language or texts.language_of_user()
+    language = arguments.language or messages.language_of_user()
     if os.path.isdir(path):
         raise PathError("show.folder", path=path)
     if not os.path.lexists(path):
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(path: str, arguments: argparse.Namespace, language: str) -> int:
-    from npu_overflow.dump.layout import name_of
+    from npu_overflow.dump.scan import name_of
 
     path = os.path.realpath(path)
     screen = Screen()
@@ -70,8 +70,8 @@ def _show(path: str, arguments: argparse.Namespace, language: str) -> int:
         from npu_overflow.cli._arrays import array_tensor
 
         tensor = array_tensor(path)
-        screen.add((texts.say("cli.show.array", language), "title"))
-        screen.facts([(texts.say("cli.show.path", language), clean(path), "", True)])
+        screen.add((messages.say("cli.show.array", language), "title"))
+        screen.facts([(messages.say("cli.show.path", language), clean(path), "", True)])
         return _tensors(screen, [("array", tensor)], path, arguments, language)
     name = name_of(path)
     if name is not None and name.kind == "record":
@@ -104,12 +104,12 @@ def _report(path: str, language: str) -> int:
 
 def _dump(screen: Screen, path: str, dump: OperatorDump, language: str) -> None:
     def say(code: str) -> str:
-        return texts.say("cli.show." + code, language)
+        return messages.say("cli.show." + code, language)
 
-    from npu_overflow.report.wording import bytes_text, time_text
+    from npu_overflow.report.formatting import bytes_text, time_text
 
     screen.add((say("dump"), "title"))
-    kind = dump.name.op_type if dump.name is not None and dump.name.op_type else texts.say("report.no_type", language)
+    kind = dump.name.op_type if dump.name is not None and dump.name.op_type else messages.say("report.no_type", language)
     screen.add((clean(kind), "type"), margin="  ")
     name = dump.op_name or (dump.name.op_name if dump.name is not None else None)
     if name:
@@ -127,13 +127,13 @@ def _dump(screen: Screen, path: str, dump: OperatorDump, language: str) -> None:
         facts.append((say("others"), ", ".join(held), "", False))
     if dump.problem is not None:
         values = {key: value for key, value in dump.problem.values.items() if key != "_code"}
-        facts.append((say("problem"), clean(texts.say(dump.problem.code, language, **values)), "warn", False))
+        facts.append((say("problem"), clean(messages.say(dump.problem.code, language, **values)), "warn", False))
     screen.facts(facts)
 
 
 def _record(screen: Screen, path: str, record: Record, language: str) -> None:
     def say(code: str, **values: Any) -> str:
-        return texts.say("cli.show." + code, language, **values)
+        return messages.say("cli.show." + code, language, **values)
 
     screen.add((say("record"), "title"))
     facts: List[Fact] = [
@@ -141,7 +141,7 @@ def _record(screen: Screen, path: str, record: Record, language: str) -> None:
         (say("layout"), say("layout." + record.layout, version=record.version, acc_type=record.acc_type, valid=record.valid), "", False),
     ]
     for label, notes in (("problem", record.problems), ("remark", record.remarks)):
-        facts.extend((say(label), clean(texts.say(code, language, **dict(values))), "warn", False) for code, values in notes)
+        facts.extend((say(label), clean(messages.say(code, language, **dict(values))), "warn", False) for code, values in notes)
     screen.facts(facts)
     for part in record.parts:
         screen.heading(say("part", core=clean(part.core)))
@@ -152,22 +152,22 @@ def _record(screen: Screen, path: str, record: Record, language: str) -> None:
 
 
 def _part_facts(part: Any, language: str) -> List[Fact]:
+    from npu_overflow.report.formatting import status
     from npu_overflow.report.model import Operator
-    from npu_overflow.report.wording import status
 
-    meanings = tuple(texts.say(code, **dict(values)) for code, values in part.status_meanings)
+    meanings = tuple(messages.say(code, **dict(values)) for code, values in part.status_meanings)
     figure, meaning = status(Operator(core=part.core, status=part.status, status_bits=part.status_bits, status_text=meanings), language)
     ids = [
-        texts.say("report.task." + name, language, value=getattr(part, name))
+        messages.say("report.task." + name, language, value=getattr(part, name))
         for name in ("model_id", "task_id", "stream_id", "context_id", "thread_id")
         if getattr(part, name) is not None
     ]
     details = ["%s %d" % pair if pair[1] < 1 << 16 else "%s %#x" % pair for pair in part.details.items()]
     comma = "，" if language == "zh" else ", "
     return [
-        (texts.say("report.fact.status", language), figure + "  " + meaning, "type", False),
-        (texts.say("report.fact.task", language), comma.join(ids), "", False),
-        (texts.say("cli.show.details", language), ", ".join(details) or "-", "", False),
+        (messages.say("report.fact.status", language), figure + "  " + meaning, "type", False),
+        (messages.say("report.fact.task", language), comma.join(ids), "", False),
+        (messages.say("cli.show.details", language), ", ".join(details) or "-", "", False),
     ]
 
 
@@ -181,21 +181,21 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
     mode = arguments.mode or _mode_beside(path)
     wanted = [(name, tensor) for name, tensor in chosen if tensor.side in ("input", "output", "array")]
     counted = _counted(wanted, mode, language)
-    screen.heading(texts.say("report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics", language))
+    screen.heading(messages.say("report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics", language))
     if counted:
         lines = named_lines(counted, screen.width - 2, language)
         screen.add_lines([[("  ", "")] + line for line in lines])
     else:
-        screen.add((texts.say("report.tensors_none", language), "dim"), margin="  ")
+        screen.add((messages.say("report.tensors_none", language), "dim"), margin="  ")
     if len(counted) < len(wanted):
-        screen.add((texts.say("cli.show.interrupted", language, done=len(counted), total=len(wanted)), "warn"), margin="  ")
+        screen.add((messages.say("cli.show.interrupted", language, done=len(counted), total=len(wanted)), "warn"), margin="  ")
         screen.show()
         return _shell.INTERRUPTED
     _histogram(screen, counted, language)
     if arguments.index:
         _selection(screen, chosen[0], arguments.index, language)
     elif any(_has_values(tensor) for _, tensor in chosen):
-        screen.heading(texts.say("cli.show.values", language))
+        screen.heading(messages.say("cli.show.values", language))
         shown = [item for item in chosen if _has_values(item[1])][:MOST_SHOWN]
         column = max(cells(name) for name, _ in shown)
         for named in shown:
@@ -229,7 +229,7 @@ def _histogram(screen: Screen, counted: List[Tuple[str, TensorSummary]], languag
 
     lines = histogram_lines(counted[0][1], screen.width - 2) if len(counted) == 1 else sparklines(counted[:MOST_SHOWN], screen.width - 2)
     if lines:
-        screen.heading(texts.say("cli.show.histogram", language))
+        screen.heading(messages.say("cli.show.histogram", language))
         screen.add_lines([[("  ", "")] + line for line in lines])
 
 
@@ -256,8 +256,8 @@ def _has_values(tensor: Tensor) -> bool:
 
 def _mode_beside(path: str) -> Optional[str]:
     """The overflow mode that records in the same folder tell; None where there are none."""
-    from npu_overflow.dump.layout import find
     from npu_overflow.dump.record import read_record
+    from npu_overflow.dump.scan import find
 
     try:
         for entry in find(path).records[:3]:
@@ -302,9 +302,9 @@ def _first_values(screen: Screen, named: Named, column: int, most: int, language
     lines, _ = rows_of(values, screen.width - 2 - column - 2, most)
     _rows(screen, pad(name, column), lines)
     if as_stored:
-        screen.add((texts.say("cli.show.stored", language), "dim"), margin=" " * (column + 4))
+        screen.add((messages.say("cli.show.stored", language), "dim"), margin=" " * (column + 4))
     if total > len(lines) and most == MOST_ROWS:
-        screen.add((texts.say("cli.show.more", language, count=total - len(lines)), "dim"), margin=" " * (column + 4))
+        screen.add((messages.say("cli.show.more", language, count=total - len(lines)), "dim"), margin=" " * (column + 4))
 
 
 def _rows(screen: Screen, name: str, lines: List[Tuple[str, str]]) -> None:
@@ -320,12 +320,12 @@ def _selection(screen: Screen, named: Named, index: str, language: str) -> None:
 
     name, tensor = named
     values, axes = take(tensor.original(), index)
-    title = texts.say("cli.show.selection", language, name=name, index=clean(index.strip().strip("[]")), shape=list(values.shape))
+    title = messages.say("cli.show.selection", language, name=name, index=clean(index.strip().strip("[]")), shape=list(values.shape))
     screen.heading(title)
     lines, left = rows_of(values, screen.width - 4, MOST_ROWS, axes)
-    _rows(screen, "", lines or [("", texts.say("cli.show.empty", language))])
+    _rows(screen, "", lines or [("", messages.say("cli.show.empty", language))])
     if left:
-        screen.add((texts.say("cli.show.more", language, count=left), "dim"), margin="    ")
+        screen.add((messages.say("cli.show.more", language, count=left), "dim"), margin="    ")
 
 
 def _save(screen: Screen, chosen: List[Named], path: str, arguments: argparse.Namespace, language: str) -> None:
@@ -341,5 +341,5 @@ def _save(screen: Screen, chosen: List[Named], path: str, arguments: argparse.Na
         about = "tensor: %s%s  file: %s" % (name, "[%s]" % clean(arguments.index) if arguments.index else "", clean(os.path.basename(path)))
         made, existing = save(values, arguments.save, "%s.%s%s" % (stem, name, ".slice" if arguments.index else ""), about)
         if existing is not None:
-            screen.add((texts.say("cli.show.exists", language, name=existing), "warn"), margin="  ")
-        screen.facts([(texts.say("cli.show.saved", language), made, "type", True)])
+            screen.add((messages.say("cli.show.exists", language, name=existing), "warn"), margin="  ")
+        screen.facts([(messages.say("cli.show.saved", language), made, "type", True)])

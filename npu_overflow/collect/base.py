@@ -22,7 +22,7 @@ class Training:
         model: the Keras model in ``fit``, or None in a loop of the user's own.
         readers: one ``loss_scale.Reader`` an optimizer, in the order they were found; grows when optimizers are made later.
         rank, world_size, device: of this process.
-        say: prints one line to the user: ``say(code, **values)`` with a code of ``report.texts``.
+        say: prints one line to the user: ``say(code, **values)`` with a code of ``messages``.
         bad_since: training step of the first sign of the present trouble: a non-finite loss, or the first counted overflow in the window.
         forced: the training call that begins now is wanted whatever it does (``at_steps``).
         fail: called in an ``except``: logs the failure and turns the watch off.

@@ -4,12 +4,12 @@ Nothing is allocated on a file's word alone: lengths are held against the file's
 """
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from io import FileIO
 from typing import Any, Dict, Optional
 
+from npu_overflow import jsonform
 from npu_overflow.dump import schema
 from npu_overflow.dump.files import open_regular, read_exactly
 from npu_overflow.errors import DumpFormatError
@@ -177,8 +177,8 @@ def untrusted_json(text: bytes) -> Optional[Dict[str, Any]]:
     if len(text) > _MOST_JSON_BYTES:
         return None
     try:
-        value = json.loads(text.decode("utf-8"), parse_int=_small_int)
-    except (ValueError, RecursionError, MemoryError):
+        value = jsonform.parse(text)
+    except ValueError:
         return None
     return value if isinstance(value, dict) and not _is_deep(value) else None
 
@@ -192,10 +192,3 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _small_int(digits: str) -> int:
-    # a number of a million digits takes minutes to convert
-    if len(digits) > 21:
-        raise ValueError("a number out of range")
-    return int(digits)

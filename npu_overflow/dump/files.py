@@ -21,7 +21,7 @@ class FileProblem:
 
     Args:
         path: absolute path.
-        code: key of the sentence in ``report.texts``.
+        code: key of the sentence in ``messages``.
         values: what the sentence mentions.
     """
 

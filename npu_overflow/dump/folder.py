@@ -1,38 +1,13 @@
-"""Files of dumps, where they lie, and the folders that hold them. Tens of thousands of names are only parsed when somebody asks."""
+"""The folders that hold files of dumps. Tens of thousands of names are only parsed when somebody asks."""
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 from npu_overflow.dump.matching import Index
-from npu_overflow.dump.names import Name, parse_name, time_of_record
+from npu_overflow.dump.names import Entry, Place, parse_name, time_of_record
 
-__all__ = ["Entry", "Folder", "Place"]
-
-
-class Place(NamedTuple):
-    """The levels above a file; None where one is missing.
-
-    Args:
-        run: name of the time folder, 14 digits or more; compares as text.
-        device: device id.
-        model_name, model_id: the graph.
-        data_index: iteration; compares only within one model_name and model_id of one device.
-    """
-
-    run: Optional[str] = None
-    device: Optional[int] = None
-    model_name: Optional[str] = None
-    model_id: Optional[int] = None
-    data_index: Optional[int] = None
-
-
-class Entry(NamedTuple):
-    """One file of a tree: absolute path, what its name says (a hashed name: what mapping.csv says), where it lies."""
-
-    path: str
-    name: Name
-    place: Place
+__all__ = ["Folder"]
 
 
 class Folder:

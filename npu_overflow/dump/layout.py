@@ -4,16 +4,15 @@ from __future__ import annotations
 import datetime
 import os
 from dataclasses import dataclass, field, replace
-from typing import Callable, Dict, List, Mapping, Optional, Set
+from typing import Dict, List, Mapping, Optional, Set
 
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.folder import Entry, Folder, Place
-from npu_overflow.dump.names import Name, clean, dump_name, parse_name, record_name
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.names import TIME_DIGITS, Entry, Place, is_time_folder
 from npu_overflow.errors import PathError
 
-__all__ = ["Entry", "FileProblem", "Folder", "Name", "Place", "Tree", "clean", "dump_name", "find", "name_of", "parse_name", "place_of", "record_name"]
+__all__ = ["Tree", "place_of"]
 
-_TIME_DIGITS = 14
 #: processes of one job start within this many seconds of each other
 _NEIGHBOURS_SECONDS = 60
 
@@ -22,14 +21,10 @@ def _is_number(level: str) -> bool:
     return level.isdigit() and level.isascii() and len(level) <= 20
 
 
-def _is_time(level: str) -> bool:
-    return len(level) >= _TIME_DIGITS and level.isdigit() and level.isascii()
-
-
 def place_of(folder: str) -> Place:
     """The levels of an absolute folder path. Without a time folder only the full form of the levels below it is believed."""
     levels = [level for level in folder.split(os.sep) if level]
-    times = [position for position, level in enumerate(levels) if _is_time(level)]
+    times = [position for position, level in enumerate(levels) if is_time_folder(level)]
     if not times:
         tail = levels[-4:]
         if len(tail) == 4 and [_is_number(level) for level in tail] == [True, False, True, True]:
@@ -147,31 +142,8 @@ class Tree:
 def _seconds(run: str) -> Optional[float]:
     """When a time folder was made, or None where its name is no date."""
     try:
-        month, day, hour, minute, second = (int(run[at : at + 2]) for at in range(4, _TIME_DIGITS, 2))
+        month, day, hour, minute, second = (int(run[at : at + 2]) for at in range(4, TIME_DIGITS, 2))
         began = datetime.datetime(int(run[:4]), month, day, hour, minute, second)
     except ValueError:
         return None
     return (began - datetime.datetime(1970, 1, 1)).total_seconds()
-
-
-def find(path: str, step: Optional[Callable[[int], None]] = None) -> Tree:
-    """Find dump files at any depth under ``path``: a tree's root, any folder in it, or one file.
-
-    Links are never followed below ``path``; FIFOs and devices are never opened. An empty folder gives an empty tree.
-
-    Args:
-        step: called now and then with the files listed so far; an interrupt (Ctrl-C) then ends the search with what was found.
-
-    Raises:
-        PathError: missing, unreadable, or it holds files none of which is a dump's.
-    """
-    from npu_overflow.dump import scan
-
-    return scan.find(path, step)
-
-
-def name_of(path: str) -> Optional[Name]:
-    """What the name of one file says; a hashed name is looked up in the mapping.csv beside it. None where nothing does."""
-    from npu_overflow.dump import scan
-
-    return scan.name_of(path)

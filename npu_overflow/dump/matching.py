@@ -3,10 +3,9 @@ from __future__ import annotations
 
 import bisect
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
-if TYPE_CHECKING:
-    from npu_overflow.dump.folder import Entry
+from npu_overflow.dump.names import Entry
 
 __all__ = ["Index"]
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-__all__ = ["Name", "clean", "dump_name", "parse_name", "record_name", "sort_names", "time_of_record"]
+__all__ = [
+    *("TIME_DIGITS", "Entry", "Name", "Place", "clean", "dump_name", "is_time_folder", "parse_name"),
+    *("record_name", "sort_names", "time_of_record"),
+]
+
+#: of a time folder's name, at least: year to second
+TIME_DIGITS = 14
 
 _RECORD = "opdebug.node_opdebug."
 # two numbers in old files, three, or the seven of FFTS+
@@ -35,6 +41,36 @@ class Name(NamedTuple):
     context_id: Optional[int] = None
     thread_id: Optional[int] = None
     device_id: Optional[int] = None
+
+
+class Place(NamedTuple):
+    """The levels above a file; None where one is missing.
+
+    Args:
+        run: name of the time folder, 14 digits or more; compares as text.
+        device: device id.
+        model_name, model_id: the graph.
+        data_index: iteration; compares only within one model_name and model_id of one device.
+    """
+
+    run: Optional[str] = None
+    device: Optional[int] = None
+    model_name: Optional[str] = None
+    model_id: Optional[int] = None
+    data_index: Optional[int] = None
+
+
+class Entry(NamedTuple):
+    """One file of a tree: absolute path, what its name says (a hashed name: what mapping.csv says), where it lies."""
+
+    path: str
+    name: Name
+    place: Place
+
+
+def is_time_folder(name: str) -> bool:
+    """Whether a folder of this name is one that a run made: {time}, 14 digits or more."""
+    return len(name) >= TIME_DIGITS and name.isdigit() and name.isascii()
 
 
 def parse_name(file_name: str) -> Optional[Name]:

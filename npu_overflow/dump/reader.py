@@ -8,8 +8,8 @@ from typing import Any, List, Mapping, Optional, Sequence
 from npu_overflow.dump import headers, stats_csv
 from npu_overflow.dump.envelope import open_envelope, untrusted_json
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.layout import Entry, name_of
-from npu_overflow.dump.names import Name
+from npu_overflow.dump.names import Entry, Name
+from npu_overflow.dump.scan import name_of
 from npu_overflow.dump.tensor import Tensor
 from npu_overflow.errors import DumpFormatError
 

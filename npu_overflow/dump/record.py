@@ -74,7 +74,7 @@ class Part:
 
     @property
     def status_meanings(self) -> Tuple[Note, ...]:
-        """(code, values) of sentences in ``report.texts``: one a set bit for "AI Core", one in all for the others."""
+        """(code, values) of sentences in ``messages``: one a set bit for "AI Core", one in all for the others."""
         return status.meanings_of(self.core, self.status)
 
     @property

@@ -8,8 +8,8 @@ from typing import Callable, Dict, List, Optional
 
 from npu_overflow.dump import layout
 from npu_overflow.dump.files import FileProblem, open_regular
-from npu_overflow.dump.folder import Entry, Folder, Place
-from npu_overflow.dump.names import Name, parse_name, sort_names
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.names import Entry, Name, Place, parse_name, sort_names
 from npu_overflow.errors import DumpFormatError, PathError
 
 __all__ = ["find", "name_of"]
@@ -128,7 +128,18 @@ class _Scan:
 
 
 def find(path: str, step: Optional[Callable[[int], None]] = None) -> layout.Tree:
-    """See ``layout.find``."""
+    """Find dump files at any depth under ``path``: a tree's root, any folder in it, or one file.
+
+    Links are never followed below ``path``; FIFOs and devices are never opened. An empty folder
+    gives an empty tree.
+
+    Args:
+        step: called now and then with the files listed so far; an interrupt (Ctrl-C) then ends the
+            search with what was found.
+
+    Raises:
+        PathError: missing, unreadable, or it holds files none of which is a dump's.
+    """
     given = os.fspath(path)
     path = os.path.abspath(given)
     try:
@@ -177,7 +188,10 @@ def _find_file(path: str, given: str) -> layout.Tree:
 
 
 def name_of(path: str) -> Optional[Name]:
-    """See ``layout.name_of``."""
+    """What the name of one file says; a hashed name is looked up in the mapping.csv beside it.
+
+    None where nothing does.
+    """
     folder, file_name = os.path.split(os.path.abspath(path))
     name = parse_name(file_name)
     if name is None and _is_hashed(file_name):

@@ -25,7 +25,7 @@ def _bits(word: int) -> List[int]:
 
 
 def meanings_of(core: str, status: Union[int, Tuple[int, ...]]) -> Tuple[Tuple[str, Mapping[str, Any]], ...]:
-    """(code, values) of sentences in ``report.texts``. AI Core records of the old layout: one a bit; atomics: one code; the bits of
+    """(code, values) of sentences in ``messages``. AI Core records of the old layout: one a bit; atomics: one code; the bits of
     the others are not public."""
     if core == "AI Core" and isinstance(status, int):
         return tuple(_ai_core(bit) for bit in _bits(status))

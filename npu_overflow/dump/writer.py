@@ -4,7 +4,6 @@ Files are written aside as ``.{name}.part`` and renamed: whoever finds a name wi
 """
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, Iterable, List, Mapping, Optional, Sequence, T
 
 import numpy as np
 
+from npu_overflow.atomic import atomic_write, rename_part, write_part
 from npu_overflow.dump import codes
 from npu_overflow.dump.names import parse_name
 from npu_overflow.dump.record import Part, make_record
@@ -71,7 +71,7 @@ def write_dump(
     """Write an operator's dump.
 
     Args:
-        path: the file to make, named by ``layout.dump_name``. A name too long for a file becomes a number and a row in mapping.csv.
+        path: the file to make, named by ``names.dump_name``. A name too long for a file becomes a number and a row in mapping.csv.
         op_name: full operator name.
         inputs, outputs: their tensors, in order.
         host: facts of the host collector, a JSON object in a field that other parsers skip.
@@ -114,7 +114,7 @@ def write_record(
     dump_time: Optional[int] = None,
     rename: bool = True,
 ) -> str:
-    """Write an overflow record, named by ``layout.record_name``; see ``record.make_record`` for its content and ``write_dump`` for the
+    """Write an overflow record, named by ``names.record_name``; see ``record.make_record`` for its content and ``write_dump`` for the
     rest."""
     content = make_record(parts, layout, version, valid)
     message = DumpData(version=b"2.0", dump_time=_time_of(path) if dump_time is None else dump_time, op_name=b"Node_OpDebug")
@@ -130,10 +130,7 @@ def part_path(path: str) -> str:
 
 def finish(path: str) -> None:
     """Rename into place a file that was written with ``rename=False``; ``path`` is what the writer returned."""
-    try:
-        os.replace(part_path(path), path)
-    except OSError as error:
-        raise CannotWrite.of(path, error) from error
+    rename_part(part_path(path), path)
 
 
 def _time_of(path: str) -> int:
@@ -196,23 +193,17 @@ def _dtype_of(data: Any) -> str:
 
 
 def _write(path: str, header: bytes, pieces: List[Tuple[Any, int]], rename: bool) -> str:
+    def fill(file: BinaryIO) -> None:
+        file.write(len(header).to_bytes(8, "little"))
+        file.write(header)
+        for data, size in pieces:
+            _write_padded(file, data, size)
+
     path = _short(path)
-    aside = part_path(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        with os.fdopen(os.open(aside, flags, 0o666), "wb") as file:
-            file.write(len(header).to_bytes(8, "little"))
-            file.write(header)
-            for data, size in pieces:
-                _write_padded(file, data, size)
-        if rename:
-            finish(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        if isinstance(error, OSError):
-            raise CannotWrite.of(path, error) from error
-        raise
+    if rename:
+        atomic_write(path, fill, part=part_path(path))
+    else:
+        write_part(part_path(path), fill, path)
     return path
 
 

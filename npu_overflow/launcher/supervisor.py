@@ -10,8 +10,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List
 
-from npu_overflow import restart
-from npu_overflow.report import texts
+from npu_overflow import messages, restart
 
 __all__ = ["supervise"]
 
@@ -42,7 +41,7 @@ def supervise(command: List[str]) -> int:
 
 
 def _say(code: str, **values: Any) -> None:
-    sys.stderr.write("npu_overflow: %s\n" % texts.say(code, texts.language_of_user(), **values))
+    sys.stderr.write("npu_overflow: %s\n" % messages.say(code, messages.language_of_user(), **values))
     sys.stderr.flush()
 
 

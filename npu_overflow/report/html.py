@@ -11,8 +11,9 @@ import os
 import pkgutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from npu_overflow import messages
+from npu_overflow.atomic import atomic_write
 from npu_overflow.errors import MissingExtra
-from npu_overflow.report import aside, texts
 from npu_overflow.report.html_views import View
 from npu_overflow.report.model import Report
 
@@ -38,7 +39,7 @@ MOST_TENSORS, FEW_TENSORS = 8, 4
 def write_html(report: Report, path: str, language: Optional[str] = None) -> str:
     """Write ``report`` to ``path``, see ``Report.to_html``."""
     path = os.fspath(path)
-    aside.write_text(path, render(report, language), follow=True)
+    atomic_write(path, render(report, language), follow=True)
     return path
 
 
@@ -53,7 +54,7 @@ def render(report: Report, language: Optional[str] = None) -> str:
     """
     text = ""
     for share in _SHARES:
-        text = _render(report, language or texts.language_of_user(), share)
+        text = _render(report, language or messages.language_of_user(), share)
         if len(text.encode("utf-8", "backslashreplace")) < MOST_BYTES:
             break
     return text
@@ -104,7 +105,7 @@ def _environment() -> Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
     )
-    environment.globals.update(both=_both, pair=_pair, say=texts.say)
+    environment.globals.update(both=_both, pair=_pair, say=messages.say)
     return environment
 
 
@@ -130,4 +131,4 @@ def _pair(pair: Tuple[str, str]) -> Any:
 
 def _both(_code: str, **values: Any) -> Any:
     """A sentence of the catalogue in both languages."""
-    return _pair((texts.say(_code, "en", **values), texts.say(_code, "zh", **values)))
+    return _pair((messages.say(_code, "en", **values), messages.say(_code, "zh", **values)))

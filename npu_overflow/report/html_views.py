@@ -3,7 +3,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.report import charts, culprit, lineage, terminal, texts, wording
+from npu_overflow import messages
+from npu_overflow.report import charts, culprit, formatting, lineage, terminal
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Problem, Remark, Report, TensorSummary
 from npu_overflow.report.tensors import has_overflow, kept_tensors, shown_inputs
@@ -28,7 +29,7 @@ def _in_both(make: Callable[[str], str]) -> Pair:
 
 
 def _said(code: str, **values: Any) -> Pair:
-    return texts.say(code, "en", **values), texts.say(code, "zh", **values)
+    return messages.say(code, "en", **values), messages.say(code, "zh", **values)
 
 
 class View:
@@ -78,8 +79,8 @@ class View:
         kind = first.origin if first.origin != "operator" else "ai_core" if first.core in culprit.AI_CORES else "operator"
         code = "report.title." + kind
         return {
-            "title": _said(code if texts.known(code) else "report.title.operator"),
-            "type": _in_both(lambda language: wording.operator_title(first, language)[0]),
+            "title": _said(code if messages.known(code) else "report.title.operator"),
+            "type": _in_both(lambda language: formatting.operator_title(first, language)[0]),
             "name": clean(first.op_name or "", _LONG),
             "verdict": _verdict(first, ""),
             "tone": _TONES.get(first.verdict, "warn"),
@@ -90,9 +91,9 @@ class View:
     def _nothing(self) -> Dict[str, Any]:
         report = self.report
         if report.reason is not None:
-            code = wording.reason_code(report.reason)
+            code = formatting.reason_code(report.reason)
             sentences = [_said(code, reason=clean(report.reason))]
-            if texts.known(code + ".next"):
+            if messages.known(code + ".next"):
                 sentences.append(_said(code + ".next"))
             return {"title": _said("report.reason.title"), "sentences": sentences, "tone": "warn"}
         kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
@@ -103,17 +104,17 @@ class View:
         """What held the value before any operator ran."""
         detail: Mapping[str, Any] = first.origin_detail or {}
         code = "report.origin." + first.origin
-        if first.origin == "operator" or not texts.known(code):
+        if first.origin == "operator" or not messages.known(code):
             return None
         value = detail.get("value")
         found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": value}
         name = clean(detail.get("name") or "")
-        return {"text": _said(code if name else code + ".unnamed", name=name), "value": "" if value is None else wording.value_at(found)}
+        return {"text": _said(code if name else code + ".unnamed", name=name), "value": "" if value is None else formatting.value_at(found)}
 
     def _finding_facts(self, first: Operator) -> List[Tuple[Pair, Pair, bool]]:
         """(label, text, whether it is a name) of what is known of the finding."""
         ranks = self.report.world_size or 1
-        sides = [culprit.facts_of(first, language, ranks) for language in texts.LANGUAGES]
+        sides = [culprit.facts_of(first, language, ranks) for language in messages.LANGUAGES]
         rows = [(_said("report.fact." + en[0]), (en[1], zh[1]), en[3]) for en, zh in zip(*sides)]
         for name, value in (("dump", first.dump_file), ("record", first.record_file)):
             if value:
@@ -129,8 +130,8 @@ class View:
         title = "advice.%s.title" % code
         return {
             "number": number,
-            "title": _said(title) if texts.known(title) else (clean(code), clean(code)),
-            "blocks": [(language, _blocks(culprit.advice_text(operator, code, language))) for language in texts.LANGUAGES],
+            "title": _said(title) if messages.known(title) else (clean(code), clean(code)),
+            "blocks": [(language, _blocks(culprit.advice_text(operator, code, language))) for language in messages.LANGUAGES],
         }
 
     @property
@@ -161,7 +162,7 @@ class View:
         figures: List[Tuple[Pair, Pair, bool]] = []
         if tensor.note is None or tensor.min is not None or tensor.first_overflow is not None:
             for key in ("min", "max", "mean"):
-                figures.append((_said("report.column." + key), _same(wording.number(getattr(tensor, key))), False))
+                figures.append((_said("report.column." + key), _same(formatting.number(getattr(tensor, key))), False))
             if tensor.headroom_log2 is not None:
                 bits = _said("report.headroom", bits="%.1f" % abs(tensor.headroom_log2))
                 figures.append((_said("report.column.headroom"), bits, tensor.headroom_log2 < 1))
@@ -169,17 +170,17 @@ class View:
                 if getattr(tensor, key):
                     figures.append((_said("report.column." + key), _same("%d" % getattr(tensor, key)), True))
         if tensor.first_overflow is not None:
-            figures.append((_said("report.column.first"), _same(wording.value_at(tensor.first_overflow)), True))
+            figures.append((_said("report.column.first"), _same(formatting.value_at(tensor.first_overflow)), True))
         original = tensor.original_shape
-        shape = clean(wording.shape(tensor.shape), _SHORT)
+        shape = clean(formatting.shape(tensor.shape), _SHORT)
         same = original is None or tuple(original) == tuple(tensor.shape)
         return {
             "name": name,
             "bad": bad,
             "dtype": clean(tensor.dtype, 60),
             "format": clean(tensor.format, 60),
-            "shape": (shape, shape) if same else _said("report.original", shape=shape, original=clean(wording.shape(original), _SHORT)),
-            "note": _in_both(lambda language: wording.not_decoded(tensor, language)),
+            "shape": (shape, shape) if same else _said("report.original", shape=shape, original=clean(formatting.shape(original), _SHORT)),
+            "note": _in_both(lambda language: formatting.not_decoded(tensor, language)),
             "clean": not bad and bool(figures),
             "figures": figures,
             "picture": charts.histogram(tensor),
@@ -190,7 +191,7 @@ class View:
         kept = self.tensors(operator, most)
         return {
             "number": self._numbers[id(operator)],
-            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], _SHORT)),
+            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], _SHORT)),
             "name": clean(operator.op_name or "", _SHORT),
             "verdict": _verdict(operator, ".short"),
             "tone": _TONES.get(operator.verdict, "warn"),
@@ -209,7 +210,7 @@ class View:
             "number": number,
             "card": self._numbers[id(operator)],
             "first": number - 1 == self.report.first_index,
-            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], 80)),
+            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
             "name": clean(operator.op_name or "", _SHORT),
             "code": verdict,
             "verdict": _verdict(operator, ".short"),
@@ -223,14 +224,14 @@ class View:
         }
 
     def _problem(self, item: Problem) -> Tuple[str, Pair]:
-        return clean(item.file, _SHORT), _in_both(lambda language: wording.problem(item, language))
+        return clean(item.file, _SHORT), _in_both(lambda language: formatting.problem(item, language))
 
     def _remark(self, item: Remark) -> Pair:
-        return _in_both(lambda language: wording.remark(item, language))
+        return _in_both(lambda language: formatting.remark(item, language))
 
     def _share(self, item: lineage.Share) -> Dict[str, Any]:
         return {
-            "type": _in_both(lambda language: clean(wording.operator_title(item.operator, language)[0], 80)),
+            "type": _in_both(lambda language: clean(formatting.operator_title(item.operator, language)[0], 80)),
             "name": clean(item.operator.op_name or "", _SHORT),
             "seen": item.operator.steps_seen,
             "first": item.operator.steps_first,
@@ -244,7 +245,7 @@ class View:
             "rails": rails,
             "times": item.times,
             "culprit": item.index == self.report.first_index,
-            "type": _in_both(lambda language: clean(wording.operator_title(operator, language)[0], 80)),
+            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
             "name": clean(operator.op_name or "", _SHORT),
             "verdict": _verdict(operator, ".short"),
             "tone": _TONES.get(operator.verdict, "warn"),
@@ -293,7 +294,7 @@ class View:
         if seen is None:
             return None
         words = {name: _said("html.scale." + name) for name in ("step", "trigger", "kept")}
-        fell, rate = zip(*(wording.loss_scale(seen, language) for language in texts.LANGUAGES))
+        fell, rate = zip(*(formatting.loss_scale(seen, language) for language in messages.LANGUAGES))
         lines: List[Pair] = [pair for pair in (fell, rate) if pair[0]]
         if seen.trigger_step is not None:
             lines.append(_said("html.scale.trigger_at", step=seen.trigger_step))
@@ -312,7 +313,7 @@ class View:
         rows: List[Tuple[Pair, Pair]] = [
             (_said("report.about.path"), _same(report.path)),
             (_said("report.about.run"), _same(report.run or "")),
-            (_said("report.about.mode"), _said(mode) if texts.known(mode) else (named, named)),
+            (_said("report.about.mode"), _said(mode) if messages.known(mode) else (named, named)),
             (_said("report.about.records"), _same(report.records)),
             (_said("html.fact.operators"), _same(len(report.operators))),
         ]
@@ -345,7 +346,7 @@ def _same(value: object, longest: int = _LONG) -> Pair:
 
 def _verdict(operator: Operator, form: str) -> Pair:
     code = "verdict.%s%s" % (operator.verdict, form)
-    return _said(code) if texts.known(code) else _same(operator.verdict, 80)
+    return _said(code) if messages.known(code) else _same(operator.verdict, 80)
 
 
 def _number(value: Optional[int]) -> str:

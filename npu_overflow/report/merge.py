@@ -10,11 +10,11 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from npu_overflow import messages
 from npu_overflow.errors import DumpFormatError, UsageError
-from npu_overflow.report import texts
+from npu_overflow.report.json_text import parsed, restore_part
 from npu_overflow.report.merge_parts import First, Ranks, Seen, Some
 from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
-from npu_overflow.report.restore import parsed, restore_part
 
 __all__ = ["Merging", "merge"]
 
@@ -256,7 +256,7 @@ def _file(folder: str, name: Optional[str], root: str) -> Optional[str]:
 
 
 def _remark(code: str, **values: Any) -> Remark:
-    return Remark(texts.say(code, "en", **values), code, values)
+    return Remark(messages.say(code, "en", **values), code, values)
 
 
 def _close(one: Operator, other: Operator) -> bool:

@@ -1,21 +1,19 @@
 """The report: frozen data between the analyzer and every output. Attribute names are the names in the JSON (schema 1).
 
-JSON lacks infinities and NaN: there they are the strings "inf", "-inf", "nan". Fields are only ever added to a schema.
+Fields are only ever added to a schema.
 """
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
-import re
 from dataclasses import dataclass, field
-from typing import IO, Any, Dict, Mapping, Match, Optional, Tuple, Union
+from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
+
+from npu_overflow.jsonform import Number
+from npu_overflow.report import json_text, print_report, write_html
 
 __all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary"]
 
 SCHEMA = 1
-
-Number = Union[bool, int, float]
 
 
 @dataclass(frozen=True)
@@ -198,13 +196,13 @@ class Report:
         result: Dict[str, Any] = {"schema": self.schema, "tool": self.tool, "version": self.version}
         for item in dataclasses.fields(self):
             if item.name not in ("schema", "tool", "version", "first_index"):
-                result[item.name] = _plain(getattr(self, item.name))
+                result[item.name] = json_text.plain(getattr(self, item.name))
         result["first"] = self.first_index
         return result
 
     def to_json(self) -> str:
         """The report as JSON text (schema 1), one indent of a blank. Characters that could steer a terminal are escaped."""
-        return _HIDDEN.sub(_escaped, json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False))
+        return json_text.text_of(self.to_dict())
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Report:
@@ -213,9 +211,7 @@ class Report:
         Raises:
             DumpFormatError: not a report, or a field of another type.
         """
-        from npu_overflow.report.restore import restore
-
-        return restore(cls, data)
+        return json_text.restore(cls, data)
 
     @classmethod
     def from_json(cls, text: str) -> Report:
@@ -224,15 +220,11 @@ class Report:
         Raises:
             DumpFormatError: not JSON, not a report, or a field of another type.
         """
-        from npu_overflow.report.restore import restore_json
-
-        return restore_json(cls, text)
+        return json_text.restore_json(cls, text)
 
     def print(self, file: Optional[IO[str]] = None, language: Optional[str] = None) -> None:
         """Print the terminal report to ``file`` (default: standard output) in "en" or "zh" (default: the user's)."""
-        from npu_overflow.report import terminal
-
-        terminal.print_report(self, file=file, language=language)
+        print_report(self, file=file, language=language)
 
     def to_html(self, path: str, language: Optional[str] = None) -> str:
         """Write the report as one HTML file that opens offline, aside first and then renamed; both languages are in it.
@@ -248,8 +240,6 @@ class Report:
             MissingExtra: jinja2 is not installed.
             OSError: the file can't be written.
         """
-        from npu_overflow.report.html import write_html
-
         return write_html(self, path, language)
 
 
@@ -257,37 +247,3 @@ def _short(text: str) -> str:
     """A name of an untrusted file in a line for people: printable, of bounded length."""
     text = "".join(sign if sign.isprintable() else "?" for sign in text[:1000])
     return text if len(text) <= 200 else "%s…%s" % (text[:120], text[-60:])
-
-
-#: outside strings JSON has none of these: control characters past ASCII, zero width and bidi characters, separators, surrogates
-_HIDDEN = re.compile(
-    "[\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e"
-    "\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def _escaped(match: Match[str]) -> str:
-    return json.dumps(match.group())[1:-1]
-
-
-#: keys whose values are texts even where they read "inf" or "nan", in fields that hold free JSON (evidence, origin_detail …)
-TEXT_KEYS = frozenset(("name", "op_name", "op_type", "operator", "producer", "tensor", "type", "dtype", "file", "path", "text", "reason"))
-
-#: texts that would be taken for numbers in free JSON under any other key: there a backslash more goes in front
-_LIKE_NUMBERS = re.compile(r"\\*(?:-?inf|nan)\Z")
-
-
-def _plain(value: Any, key: Optional[str] = None) -> Any:
-    """JSON-ready form of a field's value; ``key`` is that of the value in free JSON."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item, str(name)) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, key) for item in value]
-    if isinstance(value, str) and key is not None and key not in TEXT_KEYS and _LIKE_NUMBERS.match(value):
-        return "\\" + value
-    return value
-

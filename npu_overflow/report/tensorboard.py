@@ -18,8 +18,8 @@ import time
 from types import FrameType
 from typing import Any, List, Optional, Tuple
 
+from npu_overflow import messages
 from npu_overflow.errors import CannotWrite
-from npu_overflow.report import texts
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Report
 
@@ -93,9 +93,9 @@ class Board:
         except OSError as error:
             self._broken = True
             self._cut(whole)
-            language = texts.language_of_user()
+            language = messages.language_of_user()
             refused = CannotWrite.of(path, error)
-            message = texts.say("tensorboard.stopped", language, error=refused.message(language), hint=refused.hint(language))
+            message = messages.say("tensorboard.stopped", language, error=refused.message(language), hint=refused.hint(language))
             logging.getLogger("npu_overflow").warning("%s", message)
 
     def _cut(self, whole: Optional[int]) -> None:

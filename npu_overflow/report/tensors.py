@@ -4,11 +4,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Callable, List, Sequence, Tuple
 
-from npu_overflow.report import texts
+from npu_overflow import messages
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells, indent, join, pad, plain, wrap
+from npu_overflow.report.formatting import not_decoded, number, shape, value_at
 from npu_overflow.report.model import Operator, TensorSummary
-from npu_overflow.report.wording import not_decoded, number, shape, value_at
 
 __all__ = ["MOST_ROWS", "has_overflow", "kept_tensors", "named_lines", "shown_inputs", "tensor_lines"]
 
@@ -47,9 +47,9 @@ def tensor_lines(inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummar
         left = [tensor for tensor in tensors if not any(tensor is item for item in kept)]
         if left:
             bad = sum(has_overflow(tensor) for tensor in left)
-            cut.extend(wrap([("%ss: " % side + texts.say("report.more_tensors", language, count=len(left), bad=bad), "dim")], width))
+            cut.extend(wrap([("%ss: " % side + messages.say("report.more_tensors", language, count=len(left), bad=bad), "dim")], width))
     if not rows:
-        return [[(texts.say("report.tensors_none", language), "dim")]]
+        return [[(messages.say("report.tensors_none", language), "dim")]]
     return named_lines(rows, width, language) + cut
 
 
@@ -73,7 +73,7 @@ def kept_tensors(tensors: Sequence[TensorSummary], most: int = MOST_ROWS) -> Lis
 def _shape_text(tensor: TensorSummary, language: str) -> str:
     if tensor.original_shape is None or tuple(tensor.original_shape) == tuple(tensor.shape):
         return shape(tensor.shape)
-    return texts.say("report.original", language, shape=shape(tensor.shape), original=shape(tensor.original_shape))
+    return messages.say("report.original", language, shape=shape(tensor.shape), original=shape(tensor.original_shape))
 
 
 def _is_limit(tensor: TensorSummary, value: object) -> bool:
@@ -112,7 +112,7 @@ def _extreme(name: str) -> Callable[[TensorSummary, str], _Cell]:
 def _headroom(tensor: TensorSummary, language: str) -> _Cell:
     if tensor.headroom_log2 is None:
         return "-", "dim"
-    return texts.say("report.headroom", language, bits="%.1f" % abs(tensor.headroom_log2)), "warn" if tensor.headroom_log2 < 1 else "dim"
+    return messages.say("report.headroom", language, bits="%.1f" % abs(tensor.headroom_log2)), "warn" if tensor.headroom_log2 < 1 else "dim"
 
 
 #: columns that say what a tensor is; the later ones say what stands in it
@@ -140,7 +140,7 @@ def _table(rows: Sequence[Named], columns: Sequence[_Column], language: str) -> 
     """One line a tensor under a line of column names. A tensor without numbers has a note in their place."""
     columns = [column for column in columns if column[0] != "overflow_in_padding" or any(tensor.overflow_in_padding for _, tensor in rows)]
     names = ["tensor"] + [name for name, _, _ in columns]
-    grid: List[List[_Cell]] = [[(texts.say("report.column." + name, language), "dim") for name in names]]
+    grid: List[List[_Cell]] = [[(messages.say("report.column." + name, language), "dim") for name in names]]
     for name, tensor in rows:
         head = (name, "bad" if has_overflow(tensor) else "head")
         note = not_decoded(tensor, language)
@@ -176,9 +176,9 @@ def _blocks(rows: Sequence[Named], width: int, language: str) -> List[Line]:
         note, counted = not_decoded(tensor, language), has_numbers(tensor) and 0 not in tensor.shape
         about: List[Line] = [[(clean(tensor.dtype), "")], [(clean(tensor.format), "")], [(_shape_text(tensor, language), "")]]
         if 0 in tensor.shape:
-            about.append([(texts.say("report.empty", language), "dim")])
+            about.append([(messages.say("report.empty", language), "dim")])
         elif counted and not _any_count(tensor):
-            about.append([(texts.say("report.clean", language), "good")])
+            about.append([(messages.say("report.clean", language), "good")])
         block = join(about, inner, "  ")
         if note:
             block.extend(wrap([(note, "warn")], inner))
@@ -192,7 +192,7 @@ def _blocks(rows: Sequence[Named], width: int, language: str) -> List[Line]:
 
 
 def _labelled(name: str, cell: _Cell, language: str) -> Line:
-    return [(texts.say("report.column." + name, language) + " ", "dim"), cell]
+    return [(messages.say("report.column." + name, language) + " ", "dim"), cell]
 
 
 def _extremes(tensor: TensorSummary, language: str) -> List[Line]:

@@ -5,7 +5,8 @@ import os
 import shlex
 from typing import IO, Dict, List, Optional, Sequence
 
-from npu_overflow.report import texts, wording
+from npu_overflow import messages
+from npu_overflow.report import formatting
 from npu_overflow.report.culprit import VERDICT_STYLES, show_culprit
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells
@@ -41,7 +42,7 @@ def print_report(
         width, colour: instead of those of the terminal.
     """
     screen = Screen(file, width, colour)
-    language = language or texts.language_of_user()
+    language = language or messages.language_of_user()
     first = report.first
     if first is None:
         _nothing(screen, report, language)
@@ -82,15 +83,15 @@ def quoted(path: str) -> Optional[str]:
 
 def _nothing(screen: Screen, report: Report, language: str) -> None:
     if report.reason is not None:
-        code = wording.reason_code(report.reason)
-        screen.add((texts.say("report.reason.title", language), "title"))
-        screen.add((texts.say(code, language, reason=clean(report.reason)), ""), margin="  ")
-        if texts.known(code + ".next"):
-            screen.add((texts.say(code + ".next", language), ""), margin="  ")
+        code = formatting.reason_code(report.reason)
+        screen.add((messages.say("report.reason.title", language), "title"))
+        screen.add((messages.say(code, language, reason=clean(report.reason)), ""), margin="  ")
+        if messages.known(code + ".next"):
+            screen.add((messages.say(code + ".next", language), ""), margin="  ")
         return
     kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
-    screen.add((texts.say("report.%s.title" % kind, language), "warn" if kind == "unreadable" else "calm"))
-    screen.add((texts.say("report." + kind, language, count=report.records), ""), margin="  ")
+    screen.add((messages.say("report.%s.title" % kind, language), "warn" if kind == "unreadable" else "calm"))
+    screen.add((messages.say("report." + kind, language, count=report.records), ""), margin="  ")
 
 
 # -- the other operators
@@ -101,22 +102,22 @@ def _others(screen: Screen, report: Report, limit: Optional[int], language: str)
     if not others:
         return
     shown = others if limit is None else others[: max(0, limit - (report.first is not None))]
-    screen.heading(texts.say("report.others", language))
+    screen.heading(messages.say("report.others", language))
     digits = len(str(shown[-1][0])) if shown else 1
     for number, operator in shown:
         _short(screen, number, digits, operator, report, language)
     left = others[len(shown):]
     if left:
-        sentence = texts.say("report.more_operators", language, count=len(left), kinds=_kinds([operator for _, operator in left], language))
+        sentence = messages.say("report.more_operators", language, count=len(left), kinds=_kinds([operator for _, operator in left], language))
         screen.add((sentence, "dim"), margin="  ")
-        screen.add((texts.say("report.more_hint", language), "dim"), margin="  ")
+        screen.add((messages.say("report.more_hint", language), "dim"), margin="  ")
 
 
 def _short(screen: Screen, number: int, digits: int, operator: Operator, report: Report, language: str) -> None:
     """Two or three lines for one operator."""
     margin = "  %*d. " % (digits, number)
     inner = " " * len(margin)
-    kind, name = wording.operator_title(operator, language)
+    kind, name = formatting.operator_title(operator, language)
     if name and cells(kind) + 2 + cells(name) <= screen.width - len(margin):
         screen.add((kind, "type"), ("  ", ""), (name, "name"), margin=margin, name=True)
     else:
@@ -126,15 +127,15 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
     verdict = "verdict.%s.short" % operator.verdict
     items: List[Line] = []
     if operator.inputs is not None or operator.outputs is not None or operator.verdict != "unknown":
-        text = texts.say(verdict, language) if texts.known(verdict) else clean(operator.verdict)
+        text = messages.say(verdict, language) if messages.known(verdict) else clean(operator.verdict)
         items.append([(text, VERDICT_STYLES.get(operator.verdict, ""))])
     elif operator.dump_file is None:
-        items.append([(texts.say("report.no_dump", language), "warn")])
-    items.append([("%s %s" % (wording.core_text(operator), wording.status(operator, language)[0]), "")])
-    items.extend([(text, "")] for text in wording.place(operator, language, report.world_size or 1))
+        items.append([(messages.say("report.no_dump", language), "warn")])
+    items.append([("%s %s" % (formatting.core_text(operator), formatting.status(operator, language)[0]), "")])
+    items.extend([(text, "")] for text in formatting.place(operator, language, report.world_size or 1))
     screen.add_items(items, inner)
     if operator.inherited_from:
-        screen.add((texts.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)
+        screen.add((messages.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)
     found = worst(operator)
     if found:
         screen.add((found, "dim"), margin=inner)
@@ -145,7 +146,8 @@ def worst(operator: Operator) -> str:
     for side, tensors in (("output", operator.outputs), ("input", operator.inputs)):
         for tensor in tensors or ():
             if has_overflow(tensor):
-                return "%s.%d  %s  %s  %s" % (side, tensor.index, clean(tensor.dtype), wording.shape(tensor.shape), wording.value_at(tensor.first_overflow))
+                shape, value = formatting.shape(tensor.shape), formatting.value_at(tensor.first_overflow)
+                return "%s.%d  %s  %s  %s" % (side, tensor.index, clean(tensor.dtype), shape, value)
     return ""
 
 
@@ -153,7 +155,7 @@ def _kinds(operators: Sequence[Operator], language: str) -> str:
     """"Mul ×12, Add ×3 …": how often each type stands among them, the five most frequent."""
     counts: Dict[str, int] = {}
     for operator in operators:
-        kind = wording.operator_title(operator, language)[0]
+        kind = formatting.operator_title(operator, language)[0]
         counts[kind] = counts.get(kind, 0) + 1
     order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     comma = "、" if language == "zh" else ", "
@@ -176,17 +178,19 @@ def _spread(screen: Screen, report: Report, language: str) -> None:
     leaders = [share for share in found.operators if share.operator.steps_first]
     if not several and len(leaders) < 2:
         return
-    screen.heading(texts.say("report.spread", language))
+    screen.heading(messages.say("report.spread", language))
     for share in leaders[:MOST_SHARES] if len(leaders) > 1 else []:
-        kind, name = wording.operator_title(share.operator, language)
+        kind, name = formatting.operator_title(share.operator, language)
         code = "report.seen" if share.operator.steps_seen > 1 else "report.seen.once"
-        seen = texts.say(code, language, seen=share.operator.steps_seen, first=share.operator.steps_first)
+        seen = messages.say(code, language, seen=share.operator.steps_seen, first=share.operator.steps_first)
         screen.add((kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True)
         screen.add((seen, ""), margin="    ")
     for code, places in (("device", found.devices), ("rank", found.ranks)):
         if len(places) > 1:
+            key = "report.place." + code
             items: List[Line] = [
-                [(texts.say("report.place." + code, language, value=number) + " ", ""), ("×%d" % entries, "dim")] for number, entries, _ in places[:MOST_PLACES]
+                [(messages.say(key, language, value=number) + " ", ""), ("×%d" % entries, "dim")]
+                for number, entries, _ in places[:MOST_PLACES]
             ]
             if len(places) > MOST_PLACES:
                 items.append([("… +%d" % (len(places) - MOST_PLACES), "dim")])
@@ -198,47 +202,47 @@ def _spread(screen: Screen, report: Report, language: str) -> None:
 
 def _problems(screen: Screen, report: Report, language: str) -> None:
     if report.problems:
-        screen.heading(texts.say("report.problems", language))
+        screen.heading(messages.say("report.problems", language))
         for problem in report.problems[:MOST_PROBLEMS]:
             screen.add((clean(problem.file), "name"), margin="  ", name=True)
-            screen.add((wording.problem(problem, language), ""), margin="    ")
+            screen.add((formatting.problem(problem, language), ""), margin="    ")
         _more(screen, len(report.problems) - MOST_PROBLEMS, language)
     if report.remarks:
-        screen.heading(texts.say("report.remarks", language))
+        screen.heading(messages.say("report.remarks", language))
         for remark in report.remarks[:MOST_REMARKS]:
-            screen.add((wording.remark(remark, language), ""), margin="  - ")
+            screen.add((formatting.remark(remark, language), ""), margin="  - ")
         _more(screen, len(report.remarks) - MOST_REMARKS, language)
 
 
 def _more(screen: Screen, count: int, language: str) -> None:
     if count > 0:
-        screen.add((texts.say("report.more", language, count=count), "dim"), margin="  ")
+        screen.add((messages.say("report.more", language, count=count), "dim"), margin="  ")
 
 
 def _about(screen: Screen, report: Report, saved: Optional[str], next_command: Optional[str], language: str) -> None:
     """Where all this comes from, the loss scale, and what to type next."""
-    screen.heading(texts.say("report.about", language))
+    screen.heading(messages.say("report.about", language))
     mode = "report.mode.%s" % report.mode
     facts = [
         ("path", clean(report.path), "", True),
         ("run", clean(report.run or ""), "", False),
-        ("mode", texts.say(mode, language) if texts.known(mode) else clean(report.mode or ""), "", False),
+        ("mode", messages.say(mode, language) if messages.known(mode) else clean(report.mode or ""), "", False),
         ("records", str(report.records), "", False),
         ("rank", _rank(report, language), "", False),
     ]
     if report.loss_scale is not None:
-        fell, rate = wording.loss_scale(report.loss_scale, language)
-        high = (report.loss_scale.rate or 0.0) > wording.RULE_OF_THUMB
+        fell, rate = formatting.loss_scale(report.loss_scale, language)
+        high = (report.loss_scale.rate or 0.0) > formatting.RULE_OF_THUMB
         facts.extend([("scale", fell, "", False), ("rate", rate, "warn" if high else "", False)])
     facts.append(("saved", clean(saved or ""), "type", True))
-    screen.facts([(texts.say("report.about." + name, language), text, style, is_name) for name, text, style, is_name in facts if text])
+    screen.facts([(messages.say("report.about." + name, language), text, style, is_name) for name, text, style, is_name in facts if text])
     if next_command:
         screen.blank()
-        screen.add((texts.say("report.next", language), "dim"), margin="  ")
+        screen.add((messages.say("report.next", language), "dim"), margin="  ")
         screen.add_unbroken((clean(next_command, len(next_command)), "command"), margin="    ")
 
 
 def _rank(report: Report, language: str) -> str:
     if report.rank is None or (report.world_size or 1) < 2:
         return ""
-    return texts.say("report.about.rank_of", language, rank=report.rank, size=report.world_size)
+    return messages.say("report.about.rank_of", language, rank=report.rank, size=report.world_size)

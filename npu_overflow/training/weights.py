@@ -9,6 +9,7 @@ from typing import Any, List
 import numpy as np
 
 from npu_overflow import loss_scale
+from npu_overflow.atomic import atomic_write
 
 __all__ = ["load_state", "load_weights", "save_weights", "weights_are_lost", "weights_path"]
 
@@ -28,22 +29,15 @@ def weights_path(folder: str, rank: int) -> str:
 
 
 def save_weights(model: Any, path: str) -> None:
-    """Write the weights of a Keras model and the state of its optimizer (slots, count of steps, loss scale) aside, then by renaming.
+    """Write the weights of a Keras model and the state of its optimizer (slots, count of steps, loss scale).
 
     Raises:
-        OSError: the folder can't be written to, or the disk is full. What was there before is then unchanged.
+        CannotWrite (an OSError): what was there before is then unchanged.
     """
-    aside = "%s.%d.part" % (path, os.getpid())
-    try:
-        with open(aside, "wb") as file:
-            arrays = {"w%d" % i: value for i, value in enumerate(model.get_weights())}
-            arrays.update({"o%d" % i: np.array(variable.numpy()) for i, variable in enumerate(_optimizer_state(model))})
-            np.savez(file, **arrays)
-        os.replace(aside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(aside)
-        raise
+    arrays = {"w%d" % i: value for i, value in enumerate(model.get_weights())}
+    state = enumerate(_optimizer_state(model))
+    arrays.update({"o%d" % i: np.array(variable.numpy()) for i, variable in state})
+    atomic_write(path, lambda file: np.savez(file, **arrays))
 
 
 def load_weights(model: Any, path: str) -> None:

@@ -12,7 +12,8 @@ from npu_overflow.analysis import chain, growing, workers
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.analysis.opening import Opened, Sizes
 from npu_overflow.analysis.selection import Found
-from npu_overflow.dump.layout import Entry, Place, find, parse_name
+from npu_overflow.dump.names import Entry, Place, parse_name
+from npu_overflow.dump.scan import find
 from npu_overflow.dump.writer import TensorSpec
 from npu_overflow.errors import DumpFormatError
 from npu_overflow.manifest import Manifest

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from dump_trees import CLEAN, INF, PINNED, tensor_of
 
+from npu_overflow import messages
 from npu_overflow.analysis.known_types import is_known
 from npu_overflow.analysis.rules import RULES, Case, advise, is_backward
 from npu_overflow.analysis.statistics import Facts, summarize
-from npu_overflow.report import texts
 from npu_overflow.report.culprit import advice_text
 from npu_overflow.report.model import Operator
 
@@ -215,13 +215,13 @@ def test_every_rule_is_tried_both_ways() -> None:
     assert {code for code, _ in FIRES} == {code for code, _ in SILENT} == every
 
 
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 @pytest.mark.parametrize(("code", "given"), FIRES, ids=["%s-%d" % (code, place) for place, (code, _) in enumerate(FIRES)])
 def test_the_sentences_take_the_evidence(code: str, given: Case, language: str) -> None:
     codes, evidence = advise(given)
     operator = Operator(op_type=given.op_type, op_name=given.op_name, core=given.core, advice=codes, evidence=evidence)
     sentence = advice_text(operator, code, language)
-    assert texts.known("advice.%s.title" % code)
+    assert messages.known("advice.%s.title" % code)
     # a value that is missing leaves the sentence unfilled, with its braces doubled
     assert "{{" not in sentence and "{tensor}" not in sentence and "{value}" not in sentence and "{op_type}" not in sentence
 

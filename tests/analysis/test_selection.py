@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npu_overflow.analysis.selection import Found, _lazily_in_order, close_clocks, in_order
-from npu_overflow.dump.layout import Entry, Folder, Name, Place, Tree, record_name
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.layout import Tree
+from npu_overflow.dump.names import Entry, Name, Place, record_name
 from npu_overflow.dump.record import Part
 
 

@@ -9,6 +9,7 @@ import pytest
 from dump_trees import CLEAN, INF, PINNED, tensor_of
 
 from npu_overflow.analysis.statistics import summarize, with_statistics
+from npu_overflow.dump.replay_info import read_statistics
 from npu_overflow.dump.tensor import Tensor
 
 
@@ -163,7 +164,7 @@ def test_empty_and_scalar() -> None:
 )
 def test_statistics_made_by_others(given: Any, mode: str, state: str, figures: Any) -> None:
     tensor = Tensor("output", 0, 2, "float16", "ND", (4,), statistics=given)
-    facts = with_statistics(tensor, mode, given)
+    facts = with_statistics(tensor, mode, read_statistics(given))
     summary = facts.summary
     assert facts.state == state
     assert (summary.nan, summary.pos_inf, summary.neg_inf, summary.saturated) == figures

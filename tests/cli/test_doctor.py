@@ -8,8 +8,8 @@ from typing import Dict, Optional
 
 import pytest
 
+from npu_overflow import messages
 from npu_overflow.cli import _packages, doctor, main
-from npu_overflow.report import texts
 from npu_overflow.version import __version__
 
 
@@ -74,7 +74,7 @@ def test_how_the_ranks_of_an_ascend_job_find_each_other(environment: Dict[str, s
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(_packages, "importable", lambda name: name == "npu_device")
-    findings = doctor._environment(lambda code, **values: texts.say("cli.doctor." + code, "en", **values))
+    findings = doctor._environment(lambda code, **values: messages.say("cli.doctor." + code, "en", **values))
     wrong = ["%s: %s" % (item.label, item.text) for item in findings if item.state == doctor.WRONG]
     assert (part in wrong[0] if part is not None else not wrong), wrong
     monkeypatch.setattr(_packages, "importable", lambda name: False)
@@ -135,7 +135,7 @@ def test_tensorflow_internals_are_probed(capfd: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_broken_tensorflow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from npu_overflow.collectors import compat
+    from npu_overflow.collect.replay import tensorflow as private
 
     def probe() -> None:
         raise ImportError("libcudart.so.11.0: cannot open shared object file")

@@ -18,14 +18,14 @@ from npu_overflow.version import __version__
 
 
 def test_every_file_is_a_command_with_help() -> None:
-    from npu_overflow.report import texts
+    from npu_overflow import messages
 
     found = commands()
     folder = Path(npu_overflow.cli.__file__).parent
     assert set(found) == {path.stem for path in folder.glob("*.py") if not path.name.startswith("_")}
     assert {"analyze", "show", "doctor"} <= set(found)
     for name, module in found.items():
-        assert texts.known("cli.%s.help" % name)
+        assert messages.known("cli.%s.help" % name)
         assert callable(module.run) and isinstance(module.ALIASES, tuple)
 
 

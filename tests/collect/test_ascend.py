@@ -13,20 +13,19 @@ import numpy as np
 import pytest
 from fake_npu_device import adapter
 
-from npu_overflow import dump_config
+from npu_overflow import dump_config, messages
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.collect.ascend import collector as ascend
 from npu_overflow.collect.ascend.collector import AscendCollector
-from npu_overflow.collect.ascend.files import OwnFiles, Unit
 from npu_overflow.collect.base import Training
-from npu_overflow.dump.layout import find
+from npu_overflow.collect.ascend.files import OwnFiles, Unit
 from npu_overflow.dump.reader import open_dump
+from npu_overflow.dump.scan import find
 from npu_overflow.errors import CannotCollect
 from npu_overflow.loss_scale import Reading
 from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Policy
-from npu_overflow.report import texts
 
 BIG = np.full((2, 2), 65504, np.float16)
 
@@ -47,7 +46,7 @@ class Run:
         self.every = every
         self.options = WatchOptions.of(**options)
         self.said: List[str] = []
-        self.training = Training(self.options, str(dump_path), say=lambda code, **values: self.said.append(texts.say(code, "en", **values)))
+        self.training = Training(self.options, str(dump_path), say=lambda code, **values: self.said.append(messages.say(code, "en", **values)))
         self.collector = AscendCollector()
         self.policy = Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale)
         self.scale, self.counter, self.step, self.looked = 2.0**40, 0, 0, 0
@@ -396,7 +395,7 @@ def test_the_wait_ends_where_nothing_grows(run: Callable[..., Run], monkeypatch:
     assert time.monotonic() - began < 5
     assert training.collector.remarks == [("ascend.unfinished", {"count": 1})]
     (code, values), = training.collector.remarks
-    assert texts.say(code, "en", **values) == "dumps of 1 step were still being written when they were analyzed."
+    assert messages.say(code, "en", **values) == "dumps of 1 step were still being written when they were analyzed."
 
 
 def test_the_wait_ends_where_a_file_grows_for_ever(run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:

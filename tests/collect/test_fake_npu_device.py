@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fake_npu_device import adapter
 
-from npu_overflow.dump.layout import find
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
+from npu_overflow.dump.scan import find
 from npu_overflow.loss_scale import Reading, reader_for
 from npu_overflow.policy import Policy
 

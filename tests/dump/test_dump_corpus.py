@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from npu_overflow.dump.envelope import open_envelope
-from npu_overflow.dump.layout import find, name_of
 from npu_overflow.dump.reader import Tensor, open_dump, open_operator
 from npu_overflow.dump.record import read_record
+from npu_overflow.dump.scan import find, name_of
 from npu_overflow.dump.writer import TensorSpec, write_dump, write_record
 from npu_overflow.errors import DumpFormatError
 

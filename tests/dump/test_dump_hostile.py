@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npu_overflow import messages
 from npu_overflow.dump import schema
-from npu_overflow.dump.layout import dump_name
+from npu_overflow.dump.names import dump_name
 from npu_overflow.dump.reader import OperatorDump, open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.errors import DumpFormatError
-from npu_overflow.report import texts
 
 NAME = dump_name("Mul", "a", 7, 3, 1715938212345678)
 
@@ -71,7 +71,7 @@ def test_a_hostile_file_is_an_error_with_a_sentence(tmp_path: Path, content: byt
     (tmp_path / NAME).write_bytes(content)
     with pytest.raises(DumpFormatError) as caught:
         read(str(tmp_path / NAME))
-    for language in texts.LANGUAGES:
+    for language in messages.LANGUAGES:
         message = caught.value.message(language)
         assert message != caught.value.code and "{" not in message
 
@@ -157,7 +157,7 @@ def test_a_good_file_with_bytes_changed(tmp_path_factory: pytest.TempPathFactory
     try:
         dump = open_dump(str(path))
     except DumpFormatError as error:
-        assert texts.known(error.code)
+        assert messages.known(error.code)
         return
     assert isinstance(dump, OperatorDump)
     for one in dump.inputs + dump.outputs + dump.others:

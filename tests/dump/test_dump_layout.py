@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npu_overflow.dump import scan
-from npu_overflow.dump.layout import Entry, Folder, Place, Tree, dump_name, find, name_of, parse_name, place_of, record_name
+from npu_overflow.dump.folder import Folder
+from npu_overflow.dump.layout import Tree, place_of
+from npu_overflow.dump.names import Entry, Place, dump_name, parse_name, record_name
+from npu_overflow.dump.scan import find, name_of
 from npu_overflow.errors import PathError
 
 TIME = 1715938212000000

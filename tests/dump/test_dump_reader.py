@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from npu_overflow.dump import schema
-from npu_overflow.dump.layout import dump_name, find, record_name
+from npu_overflow.dump.names import dump_name, record_name
 from npu_overflow.dump.reader import merge, open_dump, open_operator
 from npu_overflow.dump.record import Part, make_record, read_record
+from npu_overflow.dump.scan import find
 from npu_overflow.dump.writer import TensorSpec, write_dump
 from npu_overflow.errors import DumpFormatError
 

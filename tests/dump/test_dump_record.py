@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npu_overflow import messages
 from npu_overflow.dump.record import Part, make_record, parse_record, read_record
 from npu_overflow.dump.writer import write_record
 from npu_overflow.errors import DumpFormatError
-from npu_overflow.report import texts
 
 WORD = st.integers(0, 2**64 - 1)
 ID = st.none() | st.integers(0, 65534)
@@ -119,7 +119,7 @@ def test_a_short_record_is_an_error(first: bytes, length: int) -> None:
 def test_any_2048_bytes_are_a_record(content: bytes, magic: bool) -> None:
     record = parse_record((b"ZZZZ" if magic else content[:4]) + content[4:])
     assert all(isinstance(bit, str) for part in record.parts for bit in part.status_bits)
-    assert all(texts.known(code) for part in record.parts for code in part.status_codes)
+    assert all(messages.known(code) for part in record.parts for code in part.status_codes)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_any_2048_bytes_are_a_record(content: bytes, magic: bool) -> None:
 def test_bits_and_their_meaning(core: str, status: Union[int, Tuple[int, ...]], bits: Tuple[str, ...], codes: Tuple[str, ...]) -> None:
     part = Part(core, status)
     assert part.status_bits == bits and part.status_codes == codes
-    assert all("{" not in texts.say(code, language, **values) for code, values in part.status_meanings for language in texts.LANGUAGES)
+    assert all("{" not in messages.say(code, language, **values) for code, values in part.status_meanings for language in messages.LANGUAGES)
 
 
 @pytest.mark.parametrize(

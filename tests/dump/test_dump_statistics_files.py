@@ -6,7 +6,7 @@ from typing import Any, Dict
 
 import pytest
 
-from npu_overflow.dump.layout import dump_name
+from npu_overflow.dump.names import dump_name
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.errors import DumpFormatError
 

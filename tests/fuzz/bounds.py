@@ -9,8 +9,8 @@ import time
 import traceback
 from typing import Any, Dict, Iterator, List, Tuple
 
+from npu_overflow import messages
 from npu_overflow.errors import NpuOverflowError
-from npu_overflow.report import texts
 
 #: seconds of the processor that one small input may take: a guard against hangs, not a measure of speed, and the machine may be busy
 MOST_SECONDS = 20.0
@@ -38,8 +38,8 @@ def require(holds: Any, promise: str, *more: object) -> None:
 
 def check_error(error: NpuOverflowError) -> None:
     """A documented error has a sentence in every language, its values filled in."""
-    for language in texts.LANGUAGES:
-        require(texts.known(error.code) and error.message(language) != error.code, "an error has a sentence", error.code)
+    for language in messages.LANGUAGES:
+        require(messages.known(error.code) and error.message(language) != error.code, "an error has a sentence", error.code)
         require(isinstance(error.hint(language), str), "an error has a hint or none")
 
 

@@ -9,7 +9,8 @@ import pkgutil
 from html.parser import HTMLParser
 from typing import Any, List, Optional
 
-from npu_overflow.report import html, texts
+from npu_overflow import messages
+from npu_overflow.report import html
 from npu_overflow.report.merge import merge
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
@@ -60,7 +61,7 @@ def check_screen(text: str, what: str) -> None:
 
 
 def check_terminal(report: Report) -> None:
-    for language in texts.LANGUAGES:
+    for language in messages.LANGUAGES:
         out = io.StringIO()
         print_report(report, file=out, language=language)
         require(out.getvalue().strip(), "a terminal report says something")
@@ -92,7 +93,7 @@ class _Page(HTMLParser):
 
 def check_html(report: Report) -> None:
     """One script, known elements, no handlers, bounded."""
-    for language in texts.LANGUAGES[:1]:
+    for language in messages.LANGUAGES[:1]:
         page = html.render(report, language)
         require(len(page.encode("utf-8", "backslashreplace")) < html.MOST_BYTES, "a page is smaller than %d bytes" % html.MOST_BYTES, len(page))
         parser = _Page()

@@ -9,10 +9,10 @@ from typing import Any, Dict, List, Type
 
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.analysis.statistics import summarize
-from npu_overflow.dump.layout import find, name_of
 from npu_overflow.dump.names import parse_name, sort_names, time_of_record
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import make_record, parse_record, read_record
+from npu_overflow.dump.scan import find, name_of
 from npu_overflow.manifest import read_manifests
 from npu_overflow.report.model import Report
 

@@ -150,7 +150,7 @@ def model(units: int = 3) -> Any:
 
 
 def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
-    from npu_overflow.collectors.weights import load_weights, save_weights, weights_path
+    from npu_overflow.training.weights import load_weights, save_weights, weights_path
 
     path = weights_path(str(tmp_path), 0)
     saved, fresh = model(), model()
@@ -162,7 +162,7 @@ def test_weights_come_back_as_they_were(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"PK\x05\x06" + b"\0" * 18, b"no archive"])
 def test_other_weights_are_refused_and_nothing_is_set(tmp_path: Path, content: bytes) -> None:
-    from npu_overflow.collectors.weights import load_weights, save_weights
+    from npu_overflow.training.weights import load_weights, save_weights
 
     fresh = model()
     before = fresh.get_weights()
@@ -196,7 +196,7 @@ def state(made: Any) -> List[Any]:
 
 def test_the_optimizer_comes_back_too(tmp_path: Path) -> None:
     # slots, count of steps and loss scale: the next step is the one that would have followed
-    from npu_overflow.collectors.weights import load_state, load_weights, save_weights
+    from npu_overflow.training.weights import load_state, load_weights, save_weights
 
     path = str(tmp_path / "weights-0.npz")
     saved, fresh = trained(5), trained(9)
@@ -215,7 +215,7 @@ def test_the_optimizer_comes_back_too(tmp_path: Path) -> None:
 def test_the_state_of_another_optimizer_is_refused_and_nothing_is_set(tmp_path: Path) -> None:
     import tensorflow as tf
 
-    from npu_overflow.collectors.weights import load_state, save_weights
+    from npu_overflow.training.weights import load_state, save_weights
 
     path = str(tmp_path / "weights-0.npz")
     save_weights(trained(5, tf.keras.optimizers.SGD(0.1)), path)

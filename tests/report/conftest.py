@@ -14,8 +14,8 @@ def sample_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalogue with the sentences that the sample reports use."""
     import report_samples
 
-    from npu_overflow.report import texts
+    from npu_overflow import messages
 
-    assert texts.known("verdict.computed_here")  # the catalogue is loaded
+    assert messages.known("verdict.computed_here")  # the catalogue is loaded
     for code, pair in report_samples.ADVICE.items():
-        monkeypatch.setitem(texts._texts, code, pair)
+        monkeypatch.setitem(messages._texts, code, pair)

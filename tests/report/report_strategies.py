@@ -6,7 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from npu_overflow.report.model import TEXT_KEYS, LossScale, Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.json_text import TEXT_KEYS
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
 
 TEXT = st.text(max_size=30) | st.sampled_from(
     ["nan", "inf", "a/" * 60 + "MatMul", "\x1b[31mred", "\u202eevil", "[bold]x[/bold]", "名字" * 40, "\udcff", "{0}{x}"],

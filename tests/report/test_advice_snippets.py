@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from npu_overflow.report import texts
-from npu_overflow.report.texts.advice import TEXTS
+from npu_overflow import messages
+from npu_overflow.messages.advice import TEXTS
 
 #: stand-ins for what the sentences put in
 VALUES = {"op_type": "MatMul", "op_name": "net/fc/MatMul"}
@@ -26,7 +26,7 @@ class _Any(Dict[str, str]):
 def snippets(key: str, language: str) -> List[str]:
     """The blocks of code in one advice, in order."""
     blocks: List[List[str]] = [[]]
-    for line in TEXTS[key][texts.LANGUAGES.index(language)].format_map(_Any()).split("\n"):
+    for line in TEXTS[key][messages.LANGUAGES.index(language)].format_map(_Any()).split("\n"):
         if line.startswith("    "):
             blocks[-1].append(line)
         elif blocks[-1]:
@@ -54,7 +54,7 @@ def test_the_code_is_code(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", WITH_CODE)
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_no_line_of_code_is_wider_than_a_terminal(key: str, language: str) -> None:
     """Of 80 columns, where 7 are the margin."""
     from npu_overflow.report.flow import cells

@@ -15,7 +15,8 @@ import report_samples
 from hypothesis import given, settings
 from report_strategies import reports
 
-from npu_overflow.report import html, texts
+from npu_overflow import messages
+from npu_overflow.report import html
 from npu_overflow.report.flow import cells
 from npu_overflow.report.model import Operator, Problem, Report, TensorSummary
 from npu_overflow.report.tensors import shown_inputs
@@ -44,7 +45,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", sorted(report_samples.ALL))
 def test_screen(name: str, width: int, language: str) -> None:
@@ -64,7 +65,7 @@ def test_a_reason_is_a_sentence_and_never_a_code() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 @given(report=reports())
 @settings(max_examples=25)
 def test_no_line_over_the_width_and_no_control_bytes(width: int, language: str, report: Report) -> None:
@@ -162,7 +163,7 @@ def test_entries_before_the_culprit_stay_in_their_place() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "latin-1", "utf-8"])
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_any_encoding_of_the_output_will_do(encoding: str, language: str) -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
@@ -219,13 +220,13 @@ def test_chinese_translates_what_the_report_holds_in_english() -> None:
     assert "未知位 0x4000" in screen(report, language="zh")
 
 
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 @pytest.mark.parametrize("origin", ["data", "variable", "constant"])
 def test_a_name_that_nobody_knows_is_left_out(origin: str, language: str) -> None:
     culprit = dataclasses.replace(report_samples.CULPRIT, origin=origin, origin_detail={"name": None, "element": [1, 8], "value": 81230.1})
     text = screen(dataclasses.replace(report_samples.NPU, operators=(culprit,)), language=language)
-    assert texts.say("report.origin.%s.unnamed" % origin, language) in text and "[1, 8] = 81230.1" in text
-    assert "?" not in text.split(texts.say("report.consumer", language))[0]
+    assert messages.say("report.origin.%s.unnamed" % origin, language) in text and "[1, 8] = 81230.1" in text
+    assert "?" not in text.split(messages.say("report.consumer", language))[0]
 
 
 def test_a_cast_says_no_headroom_of_its_wider_input() -> None:
@@ -245,7 +246,7 @@ def test_who_was_first_in_how_many_steps() -> None:
     assert "Over steps" not in screen(dataclasses.replace(report_samples.NPU, operators=(culprit, culprit)), 100)
 
 
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_lists_of_a_saved_report_that_nobody_reads_to_the_end(language: str) -> None:
     """Advice stands once and no more than 12 of it; of a status 16 words and 256 meanings: all that any record has."""
     endless = dataclasses.replace(
@@ -263,10 +264,10 @@ def test_lists_of_a_saved_report_that_nobody_reads_to_the_end(language: str) -> 
 
 if __name__ == "__main__":
     SCREENS.mkdir(exist_ok=True)
-    texts.known("")
-    texts._texts.update(report_samples.ADVICE)
+    messages.known("")
+    messages._texts.update(report_samples.ADVICE)
     for sample_name, sample in report_samples.ALL.items():
-        for sample_language in texts.LANGUAGES:
+        for sample_language in messages.LANGUAGES:
             for sample_width in (80, 120):
                 target = SCREENS / ("%s_%s_%d.txt" % (sample_name, sample_language, sample_width))
                 target.write_text(screen(sample, sample_width, sample_language, saved=SAVED), encoding="utf-8")

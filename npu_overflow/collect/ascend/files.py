@@ -12,7 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Dict, Iterator, List, Optional, Tuple
 
-from npu_overflow.dump.layout import parse_name, place_of
+from npu_overflow.dump.layout import place_of
+from npu_overflow.dump.names import is_time_folder, parse_name
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.errors import DumpFormatError
@@ -155,7 +156,7 @@ class OwnFiles:
     def _time_folders(self) -> List[str]:
         try:
             with os.scandir(self.dump_path) as entries:
-                return [entry.name for entry in entries if _is_time(entry.name) and entry.is_dir(follow_symlinks=False)]
+                return [entry.name for entry in entries if is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []
 
@@ -235,10 +236,6 @@ def process_started() -> float:
 
 
 _FIRST_SEEN = time.time()
-
-
-def _is_time(name: str) -> bool:
-    return len(name) >= 14 and name.isdigit() and name.isascii()
 
 
 def _kind(name: str) -> Optional[str]:

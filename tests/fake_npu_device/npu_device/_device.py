@@ -175,11 +175,12 @@ def _contents(
     op_type: str, op_name: str, inputs: Sequence[Any], outputs: Sequence[Any], core: str, status: int, task: int, model_id: int
 ) -> List[Tuple[str, bytes]]:
     """The files of one overflow: the operator's dump, then its record."""
-    from npu_overflow.dump import layout, record, writer
+    from npu_overflow.dump import record, writer
+    from npu_overflow.dump.names import dump_name, record_name
 
     stamp = _stamp()
     stream = 3
-    names = [layout.dump_name(op_type, op_name, task, stream, stamp), layout.record_name(1, 5, stamp + 5)]
+    names = [dump_name(op_type, op_name, task, stream, stamp), record_name(1, 5, stamp + 5)]
     if inf_nan and core == "AI Core":
         core = "AIC"
     part = record.Part(core=core, status=status, model_id=model_id, stream_id=stream, task_id=task)

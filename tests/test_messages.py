@@ -11,8 +11,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import pytest
 
-from npu_overflow import errors
-from npu_overflow.report import texts
+from npu_overflow import errors, messages
 
 #: functions whose argument number N (from 0) is a code, and whose keywords are the sentence's values
 TAKES_CODE = {"say": 0, "known": 0}
@@ -23,8 +22,8 @@ _CJK = re.compile("[\u4e00-\u9fff]")
 
 
 def _catalogues() -> Iterator[Tuple[str, Dict[str, Tuple[str, str]]]]:
-    for name in texts.CATALOGUES:
-        yield name, importlib.import_module("npu_overflow.report.texts." + name).TEXTS
+    for name in messages.CATALOGUES:
+        yield name, importlib.import_module("npu_overflow.messages." + name).TEXTS
 
 
 def _all() -> Dict[str, Tuple[str, str]]:
@@ -46,8 +45,8 @@ def test_no_code_stands_in_two_catalogues() -> None:
 
 
 def test_every_catalogue_file_is_listed(package_folder: Path) -> None:
-    files = {path.stem for path in (package_folder / "report" / "texts").glob("*.py")} - {"__init__"}
-    assert files == set(texts.CATALOGUES)
+    files = {path.stem for path in (package_folder / "messages").glob("*.py")} - {"__init__"}
+    assert files == set(messages.CATALOGUES)
 
 
 def test_every_code_has_two_sentences() -> None:
@@ -82,15 +81,15 @@ def test_every_hint_belongs_to_a_sentence() -> None:
     assert [code for code in known if code.endswith(".hint") and code[: -len(".hint")] not in known] == []
 
 
-@pytest.mark.parametrize("language", texts.LANGUAGES)
+@pytest.mark.parametrize("language", messages.LANGUAGES)
 def test_saying_fills_the_values_in(language: str) -> None:
-    said = texts.say("option.unknown", language, name="patiens", known="patience, window")
+    said = messages.say("option.unknown", language, name="patiens", known="patience, window")
     assert "'patiens'" in said and "patience, window" in said
 
 
 def test_a_clumsy_sentence_beats_none() -> None:
-    assert "{known}" in texts.say("option.unknown", "en", name="patiens")
-    assert texts.say("no.such.code") == "no.such.code"
+    assert "{known}" in messages.say("option.unknown", "en", name="patiens")
+    assert messages.say("no.such.code") == "no.such.code"
 
 
 class Use(NamedTuple):
@@ -114,7 +113,7 @@ def _text(node: ast.AST) -> List[str]:
 
 
 def _prefix(tree: ast.AST) -> str:
-    """"cli.doctor." of a module with a ``say`` of its own that calls ``texts.say("cli.doctor." + code, …)``."""
+    """"cli.doctor." of a module with a ``say`` of its own that calls ``messages.say("cli.doctor." + code, …)``."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and function.name == "say":
             for node in ast.walk(function):
@@ -136,7 +135,7 @@ def _uses(package_folder: Path) -> Iterator[Use]:
                 continue
             values = None if any(word.arg is None for word in node.keywords) else {str(word.arg) for word in node.keywords}
             for code in _text(node.args[place]):
-                if name == "say" and isinstance(node.func, ast.Name) and not texts.known(code):
+                if name == "say" and isinstance(node.func, ast.Name) and not messages.known(code):
                     code = prefix + code
                 yield Use("%s:%d" % (path.relative_to(package_folder), node.lineno), code, values, name)
 
@@ -164,10 +163,10 @@ def test_every_code_gets_its_values(package_folder: Path) -> None:
 
 
 def test_words_that_depend_on_a_number() -> None:
-    assert texts.say("ascend.unfinished", count=1) == "dumps of 1 step were still being written when they were analyzed."
-    assert texts.say("ascend.unfinished", count=2) == "dumps of 2 steps were still being written when they were analyzed."
-    assert texts.say("remark.record.nothing", count=1, file="f").startswith("1 record reports no overflow")
-    assert texts.translate(texts.say("remark.record.nothing", count=1, file="f"), "zh") == texts.say("remark.record.nothing", "zh", count=1, file="f")
+    assert messages.say("ascend.unfinished", count=1) == "dumps of 1 step were still being written when they were analyzed."
+    assert messages.say("ascend.unfinished", count=2) == "dumps of 2 steps were still being written when they were analyzed."
+    assert messages.say("remark.record.nothing", count=1, file="f").startswith("1 record reports no overflow")
+    assert messages.translate(messages.say("remark.record.nothing", count=1, file="f"), "zh") == messages.say("remark.record.nothing", "zh", count=1, file="f")
 
 
 def test_a_second_thread_never_sees_a_part_of_the_catalogue(monkeypatch: Any) -> None:
@@ -181,13 +180,13 @@ def test_a_second_thread_never_sees_a_part_of_the_catalogue(monkeypatch: Any) ->
             assert go_on.wait(60)
         return module
 
-    monkeypatch.setattr(texts, "_texts", {})
-    monkeypatch.setattr(texts.importlib, "import_module", slowly)
-    other = threading.Thread(target=texts.say, args=("watch.collector.host",))
+    monkeypatch.setattr(messages, "_texts", {})
+    monkeypatch.setattr(messages.importlib, "import_module", slowly)
+    other = threading.Thread(target=messages.say, args=("watch.collector.host",))
     other.start()
     try:
         assert waiting.wait(60)
-        assert texts.say("watch.collector.host", why="") != "watch.collector.host"
+        assert messages.say("watch.collector.host", why="") != "watch.collector.host"
     finally:
         go_on.set()
         other.join()

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
-from npu_overflow.report import texts
+from npu_overflow import messages
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import LossScale, Operator, Problem, Remark, TensorSummary
 
@@ -100,7 +100,7 @@ def status(operator: Operator, language: str) -> Tuple[str, str]:
     figure = ", ".join("%d (0x%x)" % (word, word) for word in words[:_MOST_WORDS]) + (", …" if len(words) > _MOST_WORDS else "")
     if len(words) > 1:
         figure = "[%s]" % figure
-    meanings = [texts.translate(text, language) for text in operator.status_text[:_MOST_BITS]]
+    meanings = [messages.translate(text, language) for text in operator.status_text[:_MOST_BITS]]
     if len(meanings) == len(operator.status_bits) > 1:
         meanings = ["%s %s" % pair for pair in zip(operator.status_bits, meanings)]
     comma = "；" if language == "zh" else "; "
@@ -113,7 +113,7 @@ def core_text(operator: Operator) -> str:
 
 def operator_title(operator: Operator, language: str) -> Tuple[str, str]:
     """(type, name) for a headline; an operator whose dump is missing has a word instead."""
-    kind = clean(operator.op_type) if operator.op_type else texts.say("report.no_type", language)
+    kind = clean(operator.op_type) if operator.op_type else messages.say("report.no_type", language)
     return kind, clean(operator.op_name) if operator.op_name else ""
 
 
@@ -131,7 +131,7 @@ def place(operator: Operator, language: str, ranks: int = 1) -> Sequence[str]:
     # on a CPU or GPU the iteration is the training step
     if operator.core in ("CPU", "GPU") and operator.step == operator.train_step:
         del facts["step"]
-    return [texts.say("report.place." + name, language, value=value) for name, value in facts.items() if value is not None]
+    return [messages.say("report.place." + name, language, value=value) for name, value in facts.items() if value is not None]
 
 
 def problem(item: Problem, language: str) -> str:
@@ -145,22 +145,22 @@ def remark(item: Remark, language: str) -> str:
 
 
 def _coded(code: Optional[str], values: Mapping[str, Any], english: str, language: str) -> str:
-    if code is None or not texts.known(code):
-        return texts.translate(english, language)
-    return texts.say(code, language, **{str(key): value for key, value in values.items() if key not in ("_code", "language")})
+    if code is None or not messages.known(code):
+        return messages.translate(english, language)
+    return messages.say(code, language, **{str(key): value for key, value in values.items() if key not in ("_code", "language")})
 
 
 def loss_scale(seen: LossScale, language: str) -> Tuple[str, str]:
     """What the watch saw of the loss scale: (how it fell, the rate against the rule of thumb); "" where there is nothing to say."""
     fell = rate = ""
     if seen.drops:
-        fell = texts.say(
+        fell = messages.say(
             "report.scale.drops" if len(seen.drops) > 1 else "report.scale.drop",
             language, count=len(seen.drops), before=number(seen.drops[0][1]), after=number(seen.drops[-1][2]), first=seen.drops[0][0], last=seen.drops[-1][0],
         )
     if seen.rate is not None:
         code = "report.scale.rate_high" if seen.rate > RULE_OF_THUMB else "report.scale.rate"
-        rate = texts.say(code, language, rate="%.3g" % (100 * seen.rate))
+        rate = messages.say(code, language, rate="%.3g" % (100 * seen.rate))
     return fell, rate
 
 
@@ -170,12 +170,12 @@ def not_decoded(tensor: TensorSummary, language: str) -> str:
         return ""
     known = tensor.min is not None or tensor.first_overflow is not None
     code = "report.note." + ("kept" if tensor.note == "cut" and known else tensor.note)
-    return texts.say(code, language, bytes=bytes_text(tensor.bytes)) if texts.known(code) else clean(tensor.note)
+    return messages.say(code, language, bytes=bytes_text(tensor.bytes)) if messages.known(code) else clean(tensor.note)
 
 
 def reason_code(reason: str) -> str:
     """Code of the sentence on why a collection found nothing. Where the reason is an error's code, the error stands among the remarks."""
     code = "report.reason." + reason
-    if texts.known(code):
+    if messages.known(code):
         return code
-    return "report.reason.remarks" if texts.known(reason) else "report.reason.other"
+    return "report.reason.remarks" if messages.known(reason) else "report.reason.other"

@@ -1,0 +1,272 @@
+"""Dataclasses from JSON that anybody can have written: one checker, guided by their type hints.
+
+Lenient where time passes: unknown fields (of a later version) are ignored, missing ones and null give
+the default. Strict where data is wrong: the error says which field holds what. A field's metadata can
+narrow what its type allows, see ``accepts``.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import re
+import typing
+from dataclasses import dataclass
+from typing import (
+    AbstractSet,
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+)
+
+__all__ = ["Form", "Number", "WrongField", "accepts", "number_or_word", "one_of", "parse"]
+
+T = TypeVar("T")
+Number = Union[bool, int, float]
+
+_NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_MOST_DIGITS = 40
+_LIKE_NUMBERS = re.compile(r"\\+(?:-?inf|nan)\Z")
+_NONE = type(None)
+
+
+class WrongField(ValueError):
+    """A field that is missing or holds what it may not.
+
+    Args:
+        value: what came.
+        field: where, such as "operators[0].device"; "" is the whole.
+        missing: nothing came where a value is needed.
+    """
+
+    def __init__(self, value: Any, field: str = "", missing: bool = False) -> None:
+        self.value, self.field, self.missing = value, field, missing
+        what = "is missing" if missing else "can't be %s" % repr(value)[:60]
+        super().__init__("field %s %s" % (field, what) if field else "it %s" % what)
+
+    def inside(self, place: str) -> WrongField:
+        """The same error, seen from the value that has this one at ``place``."""
+        dot = "." if self.field and not self.field.startswith("[") else ""
+        return WrongField(self.value, place + dot + self.field, self.missing)
+
+
+def parse(text: Union[str, bytes]) -> Any:
+    """What JSON says.
+
+    Raises:
+        ValueError: not JSON, not UTF-8, nested too deeply, or a whole number of too many digits.
+    """
+    try:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        return json.loads(text, parse_int=_whole)
+    except (RecursionError, MemoryError):
+        raise ValueError("nested too deeply") from None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:  # converting millions of digits takes hours
+        raise ValueError("a number of %d digits" % len(digits))
+    return int(digits)
+
+
+def _float(value: float) -> float:
+    """As JSON is read anyway: 1e400 is infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def number_or_word(value: float) -> Union[float, str]:
+    """``value`` as JSON can hold it: infinities and NaN are the words "inf", "-inf" and "nan"."""
+    if math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+def accepts(check: Callable[[Any], bool]) -> Dict[str, Any]:
+    """Metadata of a dataclass field: a value that has the field's type must also pass ``check``."""
+    return {"accepts": check}
+
+
+def one_of(*words: str) -> Dict[str, Any]:
+    """Metadata of a dataclass field that holds one of some words."""
+    return accepts(frozenset(words).__contains__)
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the JSON of one kind of file is read.
+
+    Args:
+        depth: how deep objects and lists lie in each other, where any JSON is allowed.
+        text: longest text, in characters.
+        items: most items of a list or an object.
+        whole: from and to which whole numbers are accepted.
+        forgiving: a field that holds what it may not counts as missing, and a text that is
+            too long is cut.
+        texts: None leaves free JSON as it is. Else the words for infinities and NaN become numbers
+            there, except under these keys, and a backslash in front of such a word goes.
+    """
+
+    depth: int = 32
+    text: float = math.inf
+    items: float = math.inf
+    whole: Tuple[float, float] = (-math.inf, math.inf)
+    forgiving: bool = False
+    texts: Optional[AbstractSet[str]] = None
+
+    def read(self, cls: Type[T], data: Any) -> T:
+        """The ``cls``, a dataclass, that ``data`` describes.
+
+        Raises:
+            WrongField: ``data`` is no object, or a field of it is wrong.
+        """
+        if not isinstance(data, Mapping):
+            raise WrongField(data)
+        values = {}
+        for field in _fields(typing.cast(Any, cls)):
+            value = data.get(field.name)
+            if value is not None:
+                try:
+                    values[field.name] = self._field(field, value)
+                    continue
+                except WrongField as wrong:
+                    if not self.forgiving:
+                        raise wrong.inside(field.name) from None
+            if field.required:
+                if not field.optional:
+                    raise WrongField(None, field.name, missing=True)
+                values[field.name] = None
+        return cls(**values)
+
+    def _field(self, field: _Field, value: Any) -> Any:
+        made = self._value(field.hint, value)
+        if field.accepts is not None and not field.accepts(made):
+            raise WrongField(value)
+        return made
+
+    def _value(self, hint: Any, value: Any) -> Any:
+        """``value`` as the type ``hint`` says."""
+        if hint is Any:
+            return self._free(value)
+        origin, args = getattr(hint, "__origin__", None), getattr(hint, "__args__", ())
+        if origin is None:
+            is_plain = hint in (str, int, float, bool)
+            return self._plain(hint, value) if is_plain else self.read(hint, value)
+        if origin is Union:
+            return self._union(args, value)
+        if issubclass(origin, Mapping):
+            return self._mapping(args, value)
+        return self._sequence(origin, args, value)
+
+    def _union(self, members: Tuple[Any, ...], value: Any) -> Any:
+        members = tuple(member for member in members if member is not _NONE)
+        for member in members[:-1]:
+            try:
+                return self._value(member, value)
+            except WrongField:
+                pass
+        return self._value(members[-1], value)
+
+    def _sequence(self, origin: Any, args: Tuple[Any, ...], value: Any) -> Any:
+        """A list, or a tuple of one type or of as many values as it has types."""
+        if not isinstance(value, list) or len(value) > self.items:
+            raise WrongField(value)
+        if origin is list or args[1:] == (Ellipsis,):
+            args = args[:1] * len(value)
+        if len(args) != len(value):
+            raise WrongField(value)
+        made = []
+        for number, (hint, item) in enumerate(zip(args, value)):
+            try:
+                made.append(self._value(hint, item))
+            except WrongField as wrong:
+                raise wrong.inside("[%d]" % number) from None
+        return made if origin is list else tuple(made)
+
+    def _mapping(self, args: Tuple[Any, ...], value: Any) -> Any:
+        if not isinstance(value, Mapping) or len(value) > self.items:
+            raise WrongField(value)
+        if args == (str, Any):
+            return self._free(value)
+        made = {}
+        for name, item in value.items():
+            try:
+                made[self._key(args[0], name)] = self._value(args[1], item)
+            except WrongField as wrong:
+                if not self.forgiving:
+                    raise wrong.inside("[%s]" % repr(name)[:60]) from None
+        return made
+
+    def _key(self, hint: Any, name: str) -> Any:
+        if hint is int:
+            if not re.match(r"\d{1,20}\Z", name, re.ASCII):
+                raise WrongField(name)
+            name = int(name)  # type: ignore[assignment]
+        return self._plain(hint, name)
+
+    def _plain(self, hint: Any, value: Any) -> Any:
+        if hint in (str, bool) and isinstance(value, hint):
+            return value if hint is bool else self._text(value)
+        if hint is float and isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if isinstance(value, bool):
+            raise WrongField(value)
+        low, high = self.whole
+        if hint is int and isinstance(value, int) and low <= value <= high:
+            return value
+        if hint is float and isinstance(value, (int, float)):
+            return _float(value)
+        raise WrongField(value)
+
+    def _text(self, value: str) -> str:
+        if len(value) <= self.text:
+            return value
+        if self.forgiving:
+            return value[: int(self.text)]
+        raise WrongField(value)
+
+    def _free(self, value: Any, key: str = "", depth: int = 0) -> Any:
+        """Any JSON of bounded depth; ``key`` is the one that it lies under."""
+        if isinstance(value, (Mapping, list)) and depth > self.depth:
+            raise WrongField("...")
+        if isinstance(value, Mapping):
+            return {str(name): self._free(item, str(name), depth + 1) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self._free(item, key, depth + 1) for item in value]
+        if isinstance(value, str) and self.texts is not None and key not in self.texts:
+            return value[1:] if _LIKE_NUMBERS.match(value) else _NOT_FINITE.get(value, value)
+        return value
+
+
+class _Field(NamedTuple):
+    name: str
+    hint: Any
+    required: bool
+    optional: bool
+    accepts: Optional[Callable[[Any], bool]]
+
+
+@functools.lru_cache(maxsize=None)
+def _fields(cls: Any) -> List[_Field]:
+    hints = typing.get_type_hints(cls)
+    return [
+        _Field(
+            item.name,
+            hints[item.name],
+            item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
+            _NONE in (getattr(hints[item.name], "__args__", None) or ()),
+            item.metadata.get("accepts"),
+        )
+        for item in dataclasses.fields(cls)
+    ]
