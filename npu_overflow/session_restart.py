@@ -7,11 +7,11 @@ from typing import Any, Callable, List, Optional, Set
 
 from npu_overflow import messages, ranks, restart, saved
 from npu_overflow.collect.base import Training
-from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Policy
+from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
 
 __all__ = ["Restarting"]
 

@@ -9,9 +9,9 @@ from typing import Any, Callable, Iterator, List, Optional, TypeVar, cast
 
 from npu_overflow import dump_config, loss_scale
 from npu_overflow.collect.base import Collector, Training
-from npu_overflow.training.weights import weights_are_lost
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Look, Policy
+from npu_overflow.training.weights import weights_are_lost
 
 __all__ = ["Stepping", "harmless"]
 
@@ -184,8 +184,8 @@ class Stepping:
     @harmless
     def surround(self, undo: List[Callable[[], None]]) -> None:
         """See the calls of tf.functions on this thread and the optimizers that are still to be made; ``undo`` gets what ends it."""
-        from npu_overflow.training.calls import FunctionCalls
         from npu_overflow.training.applications import Applications
+        from npu_overflow.training.calls import FunctionCalls
 
         calls = FunctionCalls(self.function_call)
         calls.install()

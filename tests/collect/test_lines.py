@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import sysconfig
 from typing import Any
 
@@ -41,22 +40,34 @@ def test_shown_as_a_user_would_write_it(tmp_path: Any, monkeypatch: Any) -> None
     assert lines.shown(("/tmp/ipykernel_4711/1234567.py", 3, "call")) == "<cell>:3"
 
 
-def _step(lines: source.SourceLines) -> Any:
-    return lines.here(sys._getframe())
+KERAS = os.path.join(SITE, "keras", "src", "trainer.py")
+LIBRARY = os.path.join(SITE, "somepackage", "layers.py")
+OUTSIDE = [("/home/someone/train.py", 5, "<module>"), (KERAS, 100, "fit")]
 
 
-def test_frames_below_the_boundary_are_the_training_call() -> None:
-    def boundary() -> Any:
-        return compiled(source.SourceLines(boundary.__code__))
+def test_a_line_of_the_users_below_the_training_call_is_the_operators() -> None:
+    step = [("/home/someone/net.py", 31, "call"), ("/home/someone/net.py", 40, "block"), (LIBRARY, 2, "dense")]
+    found = lines.locate([*OUTSIDE, step[0], *step, (KERAS, 7, "matmul")])
+    assert found is not None and found.kind == "call"
+    assert [place[1] for place in found.places] == [40, 31]  # innermost first, each line once
 
-    # the step itself is library code: only the line that called the training is the user's
-    space: Any = {"sys": sys}
-    exec(compile("def compiled(lines): return lines.here(sys._getframe())", os.path.join(SITE, "library.py"), "exec"), space)
-    compiled = space["compiled"]
-    found = boundary()
-    assert found is not None and os.path.basename(found[0]) == "test_source.py" and found[2] == "fit"
-    inside = _step(source.SourceLines(boundary.__code__))
-    assert inside[2] == "call" and inside[1] == _step.__code__.co_firstlineno + 1
+
+def test_a_model_of_a_library_is_named_by_its_own_file() -> None:
+    found = lines.locate([*OUTSIDE, (LIBRARY, 9, "call"), (KERAS, 7, "matmul")])
+    assert found is not None and (found.kind, found.places) == ("call", ((LIBRARY, 9, "call"),))
+
+
+def test_where_only_frameworks_are_below_the_training_call_that_is_the_line() -> None:
+    found = lines.locate([*OUTSIDE, (KERAS, 7, "matmul")])
+    assert found is not None and (found.kind, found.places) == ("fit", (OUTSIDE[0],))
+    assert lines.locate([(KERAS, 7, "matmul")]) is None
+
+
+def test_at_most_five_frames_are_told_with_the_text_of_the_innermost() -> None:
+    here = os.path.abspath(__file__)
+    found = lines.locate([*OUTSIDE, *[(here, number, "call") for number in range(1, 7)]])
+    assert found is not None and [place[1] for place in found.places] == [6, 5, 4, 3, 2]
+    assert found.text == "from typing import Any"
 
 
 def test_a_command_of_an_installed_package_is_not_the_users() -> None:

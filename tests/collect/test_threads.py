@@ -10,15 +10,15 @@ from typing import Any, Callable, List, Optional, Set, Tuple
 import numpy as np
 import pytest
 import training
+from records import SOON
 
 import npu_overflow
-from npu_overflow.collectors import hooks, observe
-from npu_overflow.errors import CannotCollect
+from npu_overflow.collect.replay.recorder import Recorder
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
-STEPS = 48
-HOT = list(range(training.HOT_FROM, STEPS))
+STEPS = 24
+HOT = list(range(12, STEPS))
 
 
 class Beside:
@@ -91,30 +91,24 @@ def fit(watch: Optional[Any], beside: Beside, data_of: Optional[Callable[..., An
 
 
 class Seen:
-    """The numbers of all tensors that the watch looked at, and of those that it held."""
+    """The numbers of all tensors that were recorded, and the threads on which they were."""
 
     def __init__(self, monkeypatch: Any) -> None:
-        self.looked_at: Set[int] = set()
-        self.held: Set[int] = set()
+        self.recorded: Set[int] = set()
         self.threads: Set[int] = set()
-        before, keep = observe.StepWatcher.before, observe.StepWatcher._keep
+        add = Recorder._add
 
-        def looked(watcher: Any, op: Any, inputs: Any, attrs: Any, ctx: Any) -> Any:
+        def added(recorder: Any, op_type: Any, inputs: Any, attrs: Any, outputs: Any, frame: Any) -> Any:
             self.threads.add(threading.get_ident())
-            self.looked_at.update(int(tensor._id) for tensor in inputs)
-            return before(watcher, op, inputs, attrs, ctx)
+            self.recorded.update(int(tensor._id) for tensor in [*inputs, *outputs])
+            return add(recorder, op_type, inputs, attrs, outputs, frame)
 
-        def kept(watcher: Any, tensor: Any) -> Any:
-            self.held.add(int(tensor._id))
-            return keep(watcher, tensor)
-
-        monkeypatch.setattr(observe.StepWatcher, "before", looked)
-        monkeypatch.setattr(observe.StepWatcher, "_keep", kept)
+        monkeypatch.setattr(Recorder, "_add", added)
 
 
 def check_report(watch: Any, foreign: str) -> None:
     """The layer is to blame, and nothing of the other threads' lies in report or dump tree."""
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert {report.first.op_name for report in watch.reports} == {"net/hot/MatMul"}
     report = watch.reports[0]
     assert not [operator for operator in report.operators if foreign in operator.op_type or foreign in operator.op_name]
     files = [name for _, _, names in os.walk(report.path) for name in names]
@@ -125,13 +119,13 @@ def check_report(watch: Any, foreign: str) -> None:
 def test_a_pipeline_in_python_runs_operators_in_its_own_threads(data_of: Any, monkeypatch: Any) -> None:
     plain_beside, beside = Beside(), Beside()
     plain = fit(None, plain_beside, data_of)
-    seen, watch = Seen(monkeypatch), npu_overflow.OverflowWatch(verbose=0)
+    seen, watch = Seen(monkeypatch), npu_overflow.OverflowWatch(**SOON)
     watched = fit(watch, beside, data_of)
     assert training.same(plain, watched)
     assert beside.results == plain_beside.results and len(beside.results) == 1
     assert beside.threads - {threading.get_ident()}  # (Keras looks at the first batch of a Sequence on the thread that calls fit)
-    assert seen.threads == {threading.get_ident()} and seen.held
-    assert not beside.tensors & (seen.looked_at | seen.held)
+    assert seen.threads == {threading.get_ident()} and seen.recorded
+    assert not beside.tensors & seen.recorded
     check_report(watch, "Rsqrt")
 
 
@@ -245,7 +239,7 @@ def test_a_loader_that_the_model_knows_makes_each_batch_once() -> None:
     model.loader = loader = Loader()
     spec = (tf.TensorSpec((None, training.FEATURES), tf.float32), tf.TensorSpec((None, 1), tf.float32))
     data = tf.data.Dataset.from_generator(loader.batches, output_signature=spec).prefetch(10 * STEPS)  # it is never waited for
-    watch = npu_overflow.OverflowWatch(verbose=0)
+    watch = npu_overflow.OverflowWatch(**SOON)
     model.fit(data, steps_per_epoch=STEPS - 1, verbose=0, callbacks=[watch])
     assert watch.reports
     noise = np.random.RandomState(5)
@@ -273,7 +267,7 @@ def test_draws_on_another_thread_are_neither_repeated_nor_left_out() -> None:
     model = training.compiled(training.functional(keras), keras)
     training.weights(model)
     x, y = training.data(STEPS, HOT)
-    watch, draws = npu_overflow.OverflowWatch(verbose=0), Draws()
+    watch, draws = npu_overflow.OverflowWatch(**SOON), Draws()
     with Running(Beside(), draws):
         model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch])
     assert watch.reports and len(draws.drawn) > 100
@@ -291,12 +285,12 @@ def test_work_on_another_thread_is_untouched_and_not_reported(kind: Any, monkeyp
 
     plain_beside, beside = Beside(), Beside()
     plain = trained(None, plain_beside)
-    seen, watch = Seen(monkeypatch), npu_overflow.OverflowWatch(verbose=0)
+    seen, watch = Seen(monkeypatch), npu_overflow.OverflowWatch(**SOON)
     watched = trained(watch, beside)
     assert training.same(plain, watched)
     assert beside.results == plain_beside.results and len(beside.results) == 1
-    assert seen.threads == {threading.get_ident()} and seen.held
-    assert not beside.tensors & (seen.looked_at | seen.held)
+    assert seen.threads == {threading.get_ident()} and seen.recorded
+    assert not beside.tensors & seen.recorded
     check_report(watch, "Rsqrt")
     assert not [operator for operator in watch.reports[0].operators if "served" in operator.op_name]
 
@@ -312,7 +306,7 @@ def test_a_loop_under_the_context_manager_with_evaluation_beside_it() -> None:
             if not watched:
                 test_loops.one_function(loop, None)
                 return loop.weights(), None
-            with npu_overflow.overflow_dump(verbose=0) as watch:
+            with npu_overflow.overflow_dump(**SOON) as watch:
                 test_loops.one_function(loop, watch)
         return loop.weights(), watch
 
@@ -340,7 +334,7 @@ def two_fits() -> List[Any]:
     for number in range(2):
         model = training.compiled(training.functional(keras), keras)
         training.weights(model)
-        watches.append(npu_overflow.OverflowWatch(verbose=0, dump_path="dump%d" % number))
+        watches.append(npu_overflow.OverflowWatch(**SOON, dump_path="dump%d" % number))
         threads.append(threading.Thread(target=fit_one, args=(model, watches[-1], both)))
     for thread in threads:
         thread.start()
@@ -353,69 +347,3 @@ def two_fits() -> List[Any]:
 def test_two_fits_in_two_threads_each_have_their_report() -> None:
     for watch in two_fits():
         check_report(watch, "Rsqrt")
-
-
-def test_a_step_that_another_replay_leaves_no_time_for_is_not_one_of_those_kept(monkeypatch: Any) -> None:
-    monkeypatch.setattr(hooks, "MAX_WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
-    keras = training.set_up()
-    model = training.compiled(training.functional(keras), keras)
-    training.weights(model)
-    x, y = training.data(STEPS, HOT)
-    watch = npu_overflow.OverflowWatch(verbose=0, keep=2)
-    steps: List[int] = []
-
-    class Other(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
-        """A replay of another thread, while the first four steps are collected."""
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            if watch.state == "collecting":
-                steps.append(batch)
-                if len(steps) == 1:
-                    hooks._busy.acquire()
-                elif len(steps) == 5:
-                    hooks._busy.release()
-
-    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[Other(), watch])
-    check_report(watch, "Rsqrt")
-    report = watch.reports[0]
-    assert report.first.train_step == steps[4] and {operator.train_step for operator in report.operators} == set(steps[4:6])
-    assert [remark.code for remark in report.remarks].count("replay.failed") == 1
-    assert report.reason is None
-
-
-def test_a_thread_that_observes_already_does_not_wait_for_itself() -> None:
-    with hooks.Turn():
-        with pytest.raises(CannotCollect) as caught, hooks.Hooks(hooks.Watcher()):
-            raise AssertionError("entered")
-        assert caught.value.code == "replay.busy"
-    with hooks.Turn():
-        assert hooks._busy.locked()
-    assert not hooks._busy.locked()
-
-
-def test_waiting_for_a_replay_that_does_not_end_comes_to_an_end(monkeypatch: Any) -> None:
-    waited: List[float] = []
-
-    class Held:
-        free = False
-
-        def acquire(self, timeout: float) -> bool:
-            waited.append(timeout)
-            return self.free
-
-        def release(self) -> None:
-            pass
-
-    held = Held()
-    monkeypatch.setattr(hooks, "_busy", held)
-    monkeypatch.setattr(hooks.Turn, "_in_vain", 0)
-    for _ in range(3000):
-        with pytest.raises(CannotCollect), hooks.Turn():
-            raise AssertionError("entered")
-    assert waited[0] == hooks.MAX_WAIT_SECONDS and sum(waited) < 2.1 * hooks.MAX_WAIT_SECONDS
-    held.free = True
-    for _ in range(2):
-        with hooks.Turn():
-            pass
-    assert waited[-1] == hooks.MAX_WAIT_SECONDS

@@ -12,7 +12,7 @@ import npu_overflow
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
-STEPS = 64
+STEPS = 48
 HOT = list(range(training.HOT_FROM, STEPS))
 
 
@@ -37,10 +37,14 @@ def test_finds_the_layer_and_changes_nothing(options: Any) -> None:
         pytest.skip("this Keras has no jit_compile")
     watch = npu_overflow.OverflowWatch(verbose=0)
     assert training.same(fit(None, **options), fit(watch, **options))
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    loop = "while/" if "steps_per_execution" in options and not hasattr(tf.keras, "ops") else ""
+    assert [report.first.op_name for report in watch.reports] == [loop + "net/hot/MatMul"]
 
 
-def test_many_steps_a_call_are_refused_with_what_to_lower() -> None:
+def test_many_steps_a_call_are_refused_with_what_to_lower(monkeypatch: Any) -> None:
+    from npu_overflow.collect.replay import collector
+
+    monkeypatch.setattr(collector, "_MOST_BATCHES", 8)
     watch = npu_overflow.OverflowWatch(verbose=0)
     assert training.same(fit(None, steps_per_execution=16), fit(watch, steps_per_execution=16))
     assert watch.reports[0].first is None and watch.reports[0].reason == "replay.many_steps"
@@ -104,8 +108,8 @@ def fit(watch, replica):
     with strategy.scope():
         model = training.compiled(training.functional(keras), keras)
         training.weights(model)
-    x, y = training.data(64, [])
-    x.reshape(64, 8, 4)[30:, replica * 4 : replica * 4 + 4] *= 300
+    x, y = training.data(40, [])
+    x.reshape(40, 8, 4)[30:, replica * 4 : replica * 4 + 4] *= 300
     model.fit(x, y, batch_size=8, shuffle=False, verbose=0, callbacks=[watch] if watch else [])
     return training.state(model)
 

@@ -6,7 +6,7 @@ from typing import Any, Callable, Optional, Tuple
 import numpy as np
 
 from .kit import BATCH, INF, Fault, Fit, Hand, Setting, Steps, Truth, f16, fault
-from .parts import LAST_SCALE, slope, summed, weighted
+from .parts import LAST_SCALE, of_optimizer, slope, summed, weighted
 
 START = 4
 
@@ -295,11 +295,11 @@ def _gathered(s: Setting, gather: Callable[[Any, Any], Any], op_type: str, op_na
     return Fault(training, truth, Hand([dy], f16(sums)))
 
 
-@fault("embedding_gradient_sum", numerics="names the sum after an argument, gradient_tape/net/hot/Mul/x; run eagerly, nothing knows of that name")
+@fault("embedding_gradient_sum")
 def _(s: Setting) -> Fault:
-    """The same row of a float16 table gathered 48 times: the gradients of all are summed in float16."""
+    """The same row of a float16 table gathered 48 times: the gradients of all are summed in float16 (the graph names the sum after its argument)."""
     tf = s.tf
-    return _gathered(s, lambda table, ids: tf.gather(tf.multiply(table, 0.5), ids), "UnsortedSegmentSum", "gradient_tape/net/hot/UnsortedSegmentSum")
+    return _gathered(s, lambda table, ids: tf.gather(tf.multiply(table, 0.5), ids), "UnsortedSegmentSum", "gradient_tape/net/hot/Mul/x")
 
 
 @fault("gather_nd_gradient_sum")
@@ -309,7 +309,7 @@ def _(s: Setting) -> Fault:
     return _gathered(s, lambda table, ids: tf.gather_nd(table, ids[..., None]), "ScatterNd", "gradient_tape/net/hot/ScatterNd")
 
 
-@fault("custom_gradient_overflows", numerics="names an operator of a custom gradient without its layer, just Exp")
+@fault("custom_gradient_overflows")
 def _(s: Setting) -> Fault:
     """A custom gradient that exponentiates features of 12; forwards they are only handed on."""
     tf = s.tf
@@ -323,12 +323,12 @@ def _(s: Setting) -> Fault:
         return tf.identity(x), backward
 
     training = _net(s, lambda x: steep(x * 1.0), good, bad)
-    truth = Truth("Exp", s.path("gradient_tape/net/hot/Exp"), "backward", element=place, value=INF, start=START, cured_by_scale=False)
+    truth = Truth("Exp", of_optimizer(s, "Exp"), "backward", element=place, value=INF, start=START, cured_by_scale=False)
     with np.errstate(all="ignore"):
         return Fault(training, truth, Hand([f16(bad)], np.exp(f16(bad))))
 
 
-@fault("custom_gradient_divides", numerics="names an operator of a custom gradient without its layer, just Reciprocal")
+@fault("custom_gradient_divides")
 def _(s: Setting) -> Fault:
     """A custom gradient that divides by a value that can be 0, behind a layer of raw operators."""
     tf = s.tf
@@ -344,7 +344,7 @@ def _(s: Setting) -> Fault:
         return y, backward
 
     training = _net(s, lambda x: root(x * 1.0), good, bad)
-    truth = Truth("Reciprocal", s.path("gradient_tape/net/hot/Reciprocal"), "backward", element=place, value=INF, start=START, cured_by_scale=False)
+    truth = Truth("Reciprocal", of_optimizer(s, "Reciprocal"), "backward", element=place, value=INF, start=START, cured_by_scale=False)
     with np.errstate(all="ignore"):
         return Fault(training, truth, Hand([np.sqrt(f16(bad))], f16(1) / np.sqrt(f16(bad))))
 
@@ -612,16 +612,16 @@ def _recurrent(s: Setting, make: Callable[..., Any], value: float, out: float, g
     return Fault(Fit(s.compile(model, summed(s)), good=good, bad=bad, start=START), truth, hand)
 
 
-_IN_LOOP = "names the gradient of the loop's graph: while/gradients/…/BiasAdd_grad"
+_INSIDE = "leaves out the scope of the call, SGD/gradients"
 
 
-@fault("simple_rnn_backward", numerics=_IN_LOOP)
+@fault("simple_rnn_backward")
 def _(s: Setting) -> Fault:
     """tanh units at rest with a recurrent kernel of 8: the state stays 0, the gradient grows eightfold a step: 8 ** 5 in iteration 2, times 4 rows."""
     units = _names(s)
     cell = "net/hot/while/simple_rnn_cell/BiasAdd"
     dy = np.full((BATCH, units), 8.0**5, np.float16)
-    truth = Truth("BiasAddGrad", s.path("gradient_tape", cell, "BiasAddGrad"), element=(0,), value=INF, forward_op=s.path(cell))
+    truth = Truth("BiasAddGrad", s.path("gradient_tape/net/hot/while/gradients", cell + "_grad/BiasAddGrad"), element=(0,), value=INF, forward_op=s.path(cell))
     with np.errstate(over="ignore"):
         return _recurrent(s, s.keras.layers.SimpleRNN, 8.0, 1.0, 1, truth, Hand([dy], dy.sum(0)))
 
@@ -635,7 +635,15 @@ def _lstm_at_rest(iterations: int) -> Tuple[float, float]:
     return state, memory
 
 
-@fault("lstm_backward", numerics=_IN_LOOP)
+def _recurrent_product(s: Setting, cell: str) -> Tuple[str, str]:
+    """The gradient of the product of kernel and state in the body of the loop, and that product. In Keras 2 the loop lies in a function of its own."""
+    if s.keras3:
+        forward = s.path("net/hot/while/%s/MatMul_1" % cell)
+        return "%s/gradients/%s_grad/MatMul" % (s.path("gradient_tape/net/hot/while"), forward), forward
+    return of_optimizer(s, "gradients/while_grad/gradients/while/MatMul_1_grad/MatMul"), s.path("net/hot/while/MatMul_1")
+
+
+@fault("lstm_backward", numerics=_INSIDE)
 def _(s: Setting) -> Fault:
     """An LSTM at rest with recurrent kernels of 40: the gradient grows elevenfold a step and is past 65504 when it leaves iteration 3."""
     units = _names(s)
@@ -643,20 +651,20 @@ def _(s: Setting) -> Fault:
     gate = np.zeros((BATCH, 4 * units), np.float16)
     gate[:, 2 * units : 3 * units] = 0.5 * (0.5 * state + memory)
     kernel = np.full((units, 4 * units), 40.0 / units, np.float16)
-    forward = s.path("net/hot/while/lstm_cell/MatMul_1" if s.keras3 else "net/hot/while/MatMul_1")
-    truth = Truth("MatMul", "gradient_tape/%s/MatMul" % forward, element=(0, 0), value=INF, forward_op=forward)
+    name, forward = _recurrent_product(s, "lstm_cell")
+    truth = Truth("MatMul", name, element=(0, 0), value=INF, forward_op=forward)
     output = f16(gate.astype(np.float32) @ kernel.T.astype(np.float32))
     return _recurrent(s, s.keras.layers.LSTM, 40.0, 1.0, 4, truth, Hand([gate, kernel], output))
 
 
-@fault("gru_backward", numerics=_IN_LOOP)
+@fault("gru_backward", numerics=_INSIDE)
 def _(s: Setting) -> Fault:
     """A GRU at rest with recurrent kernels of 40: the gradient grows 10.5 times a step and is past 65504 when it leaves iteration 2."""
     units = _names(s)
     gate = np.zeros((BATCH, 3 * units), np.float16)
     gate[:, 2 * units :] = 0.25 * 0.2 * 10.5**5
     kernel = np.full((units, 3 * units), 40.0 / units, np.float16)
-    forward = s.path("net/hot/while/gru_cell/MatMul_1" if s.keras3 else "net/hot/while/MatMul_1")
-    truth = Truth("MatMul", "gradient_tape/%s/MatMul" % forward, element=(0, 0), value=INF, forward_op=forward)
+    name, forward = _recurrent_product(s, "gru_cell")
+    truth = Truth("MatMul", name, element=(0, 0), value=INF, forward_op=forward)
     output = f16(gate.astype(np.float32) @ kernel.T.astype(np.float32))
     return _recurrent(s, s.keras.layers.GRU, 40.0, 0.2, 3, truth, Hand([gate, kernel], output))

@@ -407,7 +407,8 @@ class Fit:
         for i, batch in enumerate(self.batches):
             size = len(_leaves(batch[0])[0])
             more = () if weights is None else (weights[i * size : (i + 1) * size],)
-            given.append(tf.data.Dataset.from_tensor_slices((*batch, *more)).batch(size))
+            batch = tf.nest.map_structure(_as_fit_takes_it, (*batch, *more))
+            given.append(tf.data.Dataset.from_tensor_slices(batch).batch(size))
         symbolic = getattr(model, "_maybe_symbolic_build", None)
         if symbolic is not None:
             symbolic(data_batch=next(iter(given[0])))
@@ -485,6 +486,10 @@ def _leaves(structure: Any) -> List[Any]:
     if isinstance(structure, (list, tuple)):
         return [leaf for item in structure for leaf in _leaves(item)]
     return [structure]
+
+
+def _as_fit_takes_it(array: Any) -> Any:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def _stacked(batches: List[Any]) -> Any:
@@ -690,19 +695,24 @@ class Graphs:
     def __enter__(self) -> Graphs:
         from tensorflow.python.framework import func_graph
 
-        kind = self._kind = func_graph.FuncGraph
-        real, traced = kind.__init__, self.traced
-        self._real = real
+        kind, traced = func_graph.FuncGraph, self.traced
+        init, emptied = kind.__init__, func_graph.dismantle_func_graph
 
         def made(graph: Any, *args: Any, **details: Any) -> None:
-            real(graph, *args, **details)
+            init(graph, *args, **details)
             traced.append(graph)
 
-        kind.__init__ = made
+        def undo() -> None:
+            kind.__init__, func_graph.dismantle_func_graph = init, emptied
+
+        # without the second, graphs are emptied as soon as nobody can call their functions any more
+        kind.__init__, func_graph.dismantle_func_graph = made, lambda graph: None
+        self._undo = undo
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._kind.__init__ = self._real
+        self._undo()
+        self.traced.clear()
 
     def hold(self, name: str, op_type: str) -> bool:
         """Whether one of them has an operator of this name and type, inside the scopes of the calls that lead to it."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from .kit import BATCH, Fit, Setting, f16
 
-__all__ = ["LAST_SCALE", "Between", "embedding", "slope", "summed", "weighted"]
+__all__ = ["LAST_SCALE", "Between", "embedding", "of_optimizer", "slope", "summed", "weighted"]
 
 #: the loss scale in the step that is reported: 16 at first, halved by the two overflows that trigger
 LAST_SCALE = 4.0
@@ -21,6 +21,11 @@ def summed(s: Setting) -> Callable[[Any, Any], Any]:
 def slope(out: float, scale: float = LAST_SCALE, batch: int = BATCH) -> Any:
     """The float16 gradient of each element that ``Setting.head(h, out)`` sums, under ``summed``."""
     return f16(np.float32(out) * np.float32(scale / batch))
+
+
+def of_optimizer(s: Setting, name: str) -> str:
+    """A graph's name of an operator whose gradient has no scope of its own: old optimizers call the tape in theirs."""
+    return "SGD/gradients/" + name if s.version < (2, 11) else name
 
 
 def weighted(s: Setting, name: str, weights: Dict[str, Any], call: Callable[..., Any], **details: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from .forward import hot_batch, planted, quiet
 from .kit import BATCH, INF, Fault, Fit, Hand, Loop, Outcome, Setting, Steps, Truth, f16, fault
+from .parts import of_optimizer
 
 START = 4
 STEPS = 10
@@ -93,9 +94,9 @@ def _(s: Setting) -> Fault:
     return _rewritten(s, forward, "Mul", "while/power", bad, Hand([cube, f16(bad)], quiet(np.multiply, cube, f16(bad))), "tf.multiply(product, h")
 
 
-@fault("while_that_autograph_rewrites", numerics="in a graph what follows a break lies in a branch (while/cond); a replay takes it for a part of the body")
+@fault("while_that_autograph_rewrites")
 def _(s: Setting) -> Fault:
-    """``while`` on a tensor, with a ``break``."""
+    """``while`` on a tensor, with a ``break``: what follows it lies in a branch."""
     tf, bad, most = s.tf, hot_batch(s, 300.0), 200.0 if s.cured else 60000.0
 
     def forward(h: Any) -> Any:
@@ -108,7 +109,7 @@ def _(s: Setting) -> Fault:
         return h * 0.01
 
     # features below 1 get smaller all along; the hot one is squared once too often
-    return _rewritten(s, forward, "Square", "while/again", bad, Hand([f16(bad)], quiet(np.square, f16(bad))), "tf.square(h, name=")
+    return _rewritten(s, forward, "Square", "while/cond_1/again", bad, Hand([f16(bad)], quiet(np.square, f16(bad))), "tf.square(h, name=")
 
 
 @fault("rows_that_autograph_loops_over")
@@ -178,7 +179,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([f16(bad)], quiet(np.exp, f16(bad))), check=on_line('tf.exp(hot, name="loud")'))
 
 
-@fault("line_of_a_custom_gradient", numerics="names an operator of a custom gradient without its layer, just RealDiv")
+@fault("line_of_a_custom_gradient")
 def _(s: Setting) -> Fault:
     """A custom gradient divides by a feature of 0: the line to mend is in the gradient, not where it is called."""
     tf, bad, floor = s.tf, hot_batch(s, 0.0), 0.1 if s.cured else 0.0
@@ -192,7 +193,7 @@ def _(s: Setting) -> Fault:
 
     fault_ = planted(s, lambda x: logarithmic(x * 1.0), "RealDiv", "truediv", bad, quiet(np.divide, np.ones_like(f16(bad)), f16(bad)), [f16(bad)],
                      value=INF, phase="backward", out=1.0)
-    fault_.truth.op_name = s.path("gradient_tape/net/hot/truediv")
+    fault_.truth.op_name = of_optimizer(s, "truediv")
     fault_.check = on_line("dy / tf.maximum(")
     return fault_
 

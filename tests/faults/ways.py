@@ -174,10 +174,10 @@ def _(s: Setting) -> Fault:
 # --- options of compile and fit -----------------------------------------------------------------------------------------------------------
 
 
-@fault("steps_per_execution", numerics="names the operator of the loop over steps, while/net/hot/MatMul")
+@fault("steps_per_execution", numerics="leaves out the loop and the branch around the call (Keras 3)")
 def _(s: Setting) -> Fault:
     """Four steps a call: the scale falls four times within one."""
-    planted = Planted(s, falls=False)
+    planted = Planted(s, "while/cond/net/hot/MatMul" if s.keras3 else "while/net/hot/MatMul", falls=False)
     model = s.compile(planted.model(), steps_per_execution=4)
 
     def check(outcome: Outcome) -> List[str]:
@@ -397,7 +397,7 @@ def _unscaled(s: Setting) -> Dict[str, Any]:
 @fault("fixed_loss_scale", options={"at_steps": (5,)})
 def _(s: Setting) -> Fault:
     """A fixed loss scale skips no step; step 5 is asked for, the first with the fault."""
-    planted = Planted(s, falls=False, start=5)
+    planted = Planted(s, falls=False, start=5, cured_by_scale=None)
     keras = s.keras
     if s.keras3:
         optimizer = keras.optimizers.SGD(1e-12, loss_scale_factor=16.0)

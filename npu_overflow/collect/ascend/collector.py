@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple, TypeVar, cast
 
 from npu_overflow import dump_config
-from npu_overflow.collect.base import Collector, Training
 from npu_overflow.collect.ascend.files import OwnFiles, Unit
+from npu_overflow.collect.base import Collector, Training
 from npu_overflow.errors import CannotCollect, PathError
 
 __all__ = ["AscendCollector"]

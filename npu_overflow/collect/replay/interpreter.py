@@ -15,8 +15,8 @@ from npu_overflow.collect.replay.finite import all_finite, is_float
 from npu_overflow.collect.replay.program import Node, Program, Programs
 from npu_overflow.collect.replay.recorder import Entry, Record
 from npu_overflow.collect.replay.repair import repaired, repaired_outputs
-from npu_overflow.collect.replay.taint import NO_CONSUMERS, SCALED, Held, HeldTensor, Label, Mark, OpRef, Origin, Path, handed_on
 from npu_overflow.collect.replay.statistics import numbers_of
+from npu_overflow.collect.replay.taint import NO_CONSUMERS, SCALED, Held, HeldTensor, Label, Mark, OpRef, Origin, Path, handed_on
 from npu_overflow.errors import CannotCollect
 
 __all__ = ["Interpreter", "Step", "TooLong"]
@@ -411,11 +411,9 @@ class Interpreter:
         if bad or consumed is not None:
             self._hold(ref, bits, origin or consumed, ins, inm, out)
         marks: Marks = []
-        for i, tensor in enumerate(out):
-            if i in bad:
-                carried = bits
-            else:  # what asks whether values are finite, what is made of the answers, and lists of tensors
-                carried = 0 if i in node.floats or node.type in _VALUELESS else came
+        for i in range(len(out)):
+            # besides values: what asks whether they are finite, what is made of the answers, and lists of tensors
+            carried = bits if i in bad else 0 if i in node.floats or node.type in _VALUELESS else came
             marks.append(Mark(carried, label, scaled) if carried or label is not None else SCALED if scaled else None)
         return out, marks
 
@@ -588,8 +586,8 @@ class Interpreter:
         if not came:
             ref = OpRef(node, path, self._turn, self.count, self.drawn)
             if ref.key in self.repair:
-                kind = private.handle_type(handle)
-                self._execute(self._handle, self._device, "AssignVariableOp", [self._shadows[number], repaired(now)], ("dtype", kind.dtype), 0)
+                attrs = ("dtype", now.dtype.as_datatype_enum)
+                self._execute(self._handle, self._device, "AssignVariableOp", [self._shadows[number], repaired(now)], attrs, 0)
                 self._variables[number] = None
                 return
             origin = self._origin("operator", ref.key, ref, None, scaled)

@@ -84,7 +84,7 @@ def _is_library(name: str) -> bool:
     return re.split(r"[/\\]", inside[-1])[0] not in (*_FRAMEWORKS, "npu_overflow")
 
 
-def locate(frames: Sequence[Place]) -> "Location | None":
+def locate(frames: Sequence[Place]) -> Location | None:
     """The user's lines among the frames of a stack; those of the model's own package where none is the user's.
 
     Args:

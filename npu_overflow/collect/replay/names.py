@@ -101,7 +101,8 @@ class Names:
 
     def _eager_name(self, number: int) -> str:
         if self._eager is None:
-            self._eager, count = {}, {}  # type: Dict[int, str], Dict[str, int]
+            self._eager = {}
+            count: Dict[str, int] = {}
             for i, entry in enumerate(self._record.entries):
                 if entry.is_call:
                     continue
@@ -146,7 +147,7 @@ class Names:
     def _layer(self, name: str) -> Optional[str]:
         """The path of layers in an operator's name, as the user named them; None where the name says the same."""
         parts = [part for part in _GRADIENT.sub("/", "/" + name).split("/")[:-1] if part]
-        found = []
+        found: List[str] = []
         for part in parts:
             plain = part if part in self._layers else re.sub(r"_\d+$", "", part)
             if plain in self._layers and plain not in found[-1:]:

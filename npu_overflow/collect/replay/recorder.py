@@ -130,10 +130,8 @@ class Recorder:
             self._on = False
             _standing_before.remove(self)
             if threading.get_ident() == self._thread:
-                try:
+                with contextlib.suppress(KeyError):  # somebody cleared all callbacks
                     private.found("remove_callback")(self._executed)
-                except KeyError:  # somebody cleared all callbacks
-                    pass
         self._reset()
 
     @contextlib.contextmanager
