@@ -177,8 +177,8 @@ def _(s: Setting) -> Fault:
 
 @fault("layer_used_twice")
 def _(s: Setting) -> Fault:
-    """One layer is called twice, its second call overflows: 160 000 after 400. Keras 2 numbers the operators below the layer's
-    scope, Keras 3 the scopes, of which tracing the model before has taken two."""
+    """One layer is called twice, its second call overflows: 160 000 after 400. Keras 2 numbers the operators below the
+    layer's scope, Keras 3 the scopes, and opens two for each call."""
     bad = hot_batch(s, 20.0)
     n = bad.shape[1]
     inputs = s.keras.Input((n,), name=s.name("features"))
