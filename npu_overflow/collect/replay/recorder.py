@@ -98,7 +98,7 @@ class Recorder:
     def __init__(self, max_bytes: int, keep_all: Callable[[], bool] = lambda: True) -> None:
         self._max_bytes, self._keep_all = max_bytes, keep_all
         self.programs = programs.Programs()  #: of the functions seen so far
-        self._on = False
+        self._on = self._installed = False  # one that gave up records nothing and is still installed
         self._thread = 0
         self._variables: Dict[int, Any] = {}
         self._eager_written: Dict[int, Any] = {}  # handles that eager operators were seen to write
@@ -118,16 +118,17 @@ class Recorder:
 
     def on(self) -> None:
         """Begin to record on this thread."""
-        if not self._on:
-            self._on, self._thread = True, threading.get_ident()
+        if not self._installed:
+            self._on = self._installed = True
+            self._thread = threading.get_ident()
             self._reset()
             private.found("add_callback")(self._executed)
             _standing_before.add(self)
 
     def off(self) -> None:
         """Stop, and forget everything."""
-        if self._on:
-            self._on = False
+        if self._installed:
+            self._on = self._installed = False
             _standing_before.remove(self)
             if threading.get_ident() == self._thread:
                 with contextlib.suppress(KeyError):  # somebody cleared all callbacks
