@@ -115,9 +115,12 @@ def test_a_failure_of_the_recorder_never_reaches_the_training(place: str, plain:
         raise RuntimeError("injected")
 
     monkeypatch.setattr(Recorder, place, fails)
+    watch = npu_overflow.OverflowWatch(**SOON)
     with caplog.at_level(logging.CRITICAL, logger="npu_overflow"):
-        watched = fit(npu_overflow.OverflowWatch(**SOON))
+        watched = fit(watch)
     assert met and training.same(plain, watched) and nothing_is_hooked()
+    # a record with holes tells nothing, least of all that the overflow is gone
+    assert not any(report.reason == "not_reproduced" for report in watch.reports)
 
 
 ALL_NAMES = [wanted.key for wanted in private._WANTED]
