@@ -388,7 +388,8 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         over = self._step - self._collect_from >= self.options.max_collect_steps
         late = time.time() - self._collect_since >= self.options.max_collect_seconds
         if enough or over or late:
-            for policy in self._judges:
+            # a step that was asked for and is healthy leaves the watch as it was
+            for policy in self._judges if self._collector.collected or not self._collect_forced else ():
                 policy.reported(self._step)
             self._change("reported")
             if getattr(self._collector, "in_background", False):

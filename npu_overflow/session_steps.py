@@ -143,7 +143,7 @@ class Stepping:
             self.after_steps(steps)
 
     @harmless
-    def _after_application(self, optimizer: Any) -> None:
+    def optimizer_applied(self, optimizer: Any = None) -> None:
         """An optimizer ended a step in Python, outside every tf.function."""
         if self._marked:
             return
@@ -190,7 +190,7 @@ class Stepping:
         calls = FunctionCalls(self.function_call)
         calls.install()
         undo.append(calls.remove)
-        self._applications = Applications(calls.concerned, self._after_application)
+        self._applications = Applications(calls.concerned, self.optimizer_applied)
         self._applications.install()
         undo.append(self._applications.remove)
         assert self._training is not None

@@ -17,6 +17,7 @@ from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.restart import RestartRequested
 from npu_overflow.session import Session
 from npu_overflow.session_pause import Script
+from npu_overflow.training.applications import Applications
 from npu_overflow.training.calls import Call, FunctionCalls
 from npu_overflow.watch import OverflowWatch, overflow_dump
 
@@ -31,6 +32,15 @@ FITS = {
     "tf_keras.engine.training": "Model",
     "tf_keras.src.engine.training": "Model",
 }
+
+#: modules of loss-scale optimizers: a loop that calls no tf.function shows by them
+SCALING = (
+    "keras.mixed_precision.loss_scale_optimizer",
+    "keras.src.mixed_precision.loss_scale_optimizer",
+    "keras.src.optimizers.loss_scale_optimizer",
+    "tf_keras.mixed_precision.loss_scale_optimizer",
+    "tf_keras.src.mixed_precision.loss_scale_optimizer",
+)
 
 
 class Watches:
@@ -51,6 +61,7 @@ class Watches:
         self._loop: Optional[Session] = None
         self._loop_undo: List[Callable[[], None]] = []
         self._calls = FunctionCalls(self._function)
+        self._applications = Applications(self._calls.concerned, self._applied)
         self._modules = 0
         self._failed = False
 
@@ -59,6 +70,8 @@ class Watches:
         for module in FITS:
             after_import(module, self._watch_fit)
         after_import("tensorflow", self._watch_functions)
+        for module in SCALING:
+            after_import(module, self._watch_optimizers)
         after_import("npu_device", self._adapter_loaded)
 
     def end(self, failed: bool) -> None:
@@ -128,6 +141,19 @@ class Watches:
             self._calls.install()
         except Exception:  # a TensorFlow whose functions can't be seen: fit is still watched
             self._failed = True
+
+    def _watch_optimizers(self, module: ModuleType) -> None:
+        self._applications.install()
+        loss_scale.watch_new_optimizers(self._applications.see)
+
+    def _applied(self, optimizer: Any) -> None:
+        """An optimizer was used in Python, outside every tf.function."""
+        begun = self._loop is not None
+        loop = self._loop_session()
+        if loop is not None and begun:
+            loop.optimizer_applied()
+        elif loop is not None:  # the step that shows that there is a loop
+            loop.after_steps(1)
 
     def _function(self, call: Call, proceed: Callable[..., Any]) -> Any:
         loop = self._loop_session()

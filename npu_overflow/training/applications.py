@@ -30,7 +30,8 @@ class Applications:
 
     def install(self) -> None:
         """Begin."""
-        _behind.installed = [*_behind.installed, self]
+        if self not in _behind.installed:
+            _behind.installed = [*_behind.installed, self]
 
     def see(self, optimizer: Any) -> None:
         """Stand behind the optimizers of this one's class, too."""
