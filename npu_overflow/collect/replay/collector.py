@@ -222,6 +222,8 @@ class ReplayCollector(Collector):
         with self._recorder.paused():
             record = self._recorder.record()
             try:
+                if self._recorder.gave_up:
+                    raise CannotCollect("replay.incomplete")
                 if record.too_large:
                     raise CannotCollect("replay.memory")
                 found = examine(self._step(record, overflowed), self._known().options.max_memory)

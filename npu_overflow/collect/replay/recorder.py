@@ -113,6 +113,7 @@ class Recorder:
         self._begin: Values = {}
         self._pending: Values = {}
         self._calling: Any = None
+        self.gave_up = False  #: the record has holes
 
     # --- on and off -----------------------------------------------------------------------------------------------------------
 
@@ -214,7 +215,7 @@ class Recorder:
 
     def _give_up(self) -> None:
         streams.log_failure("recording a step failed; the training is not affected")
-        self._on = False
+        self._on, self.gave_up = False, True
 
     def _add(self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType) -> None:
         numbers = [private.tensor_id(t) for t in inputs]
