@@ -5,11 +5,11 @@ runs without retracing and the pipeline advances exactly as it would have.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 
-__all__ = ["Batches", "can_feed", "draw", "feed", "labels_of", "names_in"]
+__all__ = ["Batches", "Feed", "can_feed", "draw", "feed", "labels_of", "names_in"]
 
 
 def can_feed(iterator: Any) -> bool:
@@ -41,6 +41,44 @@ def feed(batches: List[Any], spec: Any) -> Any:
         dataset = one if dataset is None else dataset.concatenate(one)
     # The data keep their exact shapes; only the declared spec is the pipeline's, so the function is not traced again.
     return iter(private.found("from_variant")(private.found("to_variant")(dataset), spec))
+
+
+class Feed:
+    """Gives the runs of a record the batches that its call drew.
+
+    Args:
+        drawn: the batches.
+        spec: the iterator's ``element_spec``.
+    """
+
+    def __init__(self, drawn: List[Any], spec: Any) -> None:
+        self._drawn, self._spec = drawn, spec
+
+    def run(self) -> _FeedRun:
+        """For one run: the batches from the first on."""
+        import tensorflow as tf
+
+        flat = [tf.nest.flatten(batch) for batch in self._drawn]
+        if all(private.is_eager(item) for batch in flat for item in batch):
+            return _FeedRun(iter(flat), None)
+        return _FeedRun(iter(()), feed(self._drawn, self._spec))
+
+
+class _FeedRun:
+    def __init__(self, tensors: Iterator[List[Any]], iterator: Any) -> None:
+        self._tensors, self._iterator = tensors, iterator
+
+    def draw(self, op_type: str, attrs: Any, outputs: int) -> Optional[List[Any]]:
+        """What an operator that draws the next batch gives; None where there is no further one."""
+        if self._iterator is not None:
+            return private.run_op(op_type, [self._iterator._iterator_resource], attrs, outputs)
+        tensors = next(self._tensors, None)
+        if not op_type.endswith("AsOptional"):
+            return None if tensors is None else list(tensors)
+        if tensors is None:
+            return private.run_op("OptionalNone", [], (), 1)
+        types = ("Toutput_types", [tensor.dtype.as_datatype_enum for tensor in tensors])
+        return private.run_op("OptionalFromValue", list(tensors), types, 1)
 
 
 def names_in(structure: Any, names: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:

@@ -30,13 +30,13 @@ class _Given:
 
     def __init__(self) -> None:
         self.labels: Dict[int, str] = {}
-        self.feeds: Dict[int, Callable[[], Any]] = {}
+        self.feeds: Dict[int, batches.Feed] = {}
         self.names: List[str] = []
         self.steps = 1
 
     def take(self, drawn: List[Any], iterator: Any, spec: Any) -> None:
         """The batches that ``iterator``, made of them, hands to the step."""
-        self.feeds[private.tensor_id(iterator._iterator_resource)] = lambda: batches.feed(drawn, spec)
+        self.feeds[private.tensor_id(iterator._iterator_resource)] = batches.Feed(drawn, spec)
         self.name(drawn[0])
         self.steps = len(drawn)
 

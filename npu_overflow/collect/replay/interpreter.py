@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import program as programs
 from npu_overflow.collect.replay import tensorflow as private
+from npu_overflow.collect.replay.batches import Feed
 from npu_overflow.collect.replay.finite import all_finite, is_float
 from npu_overflow.collect.replay.program import Node, Program, Programs
 from npu_overflow.collect.replay.recorder import Entry, Record
@@ -50,7 +51,7 @@ class Step:
         record: what was executed.
         programs: of the functions in it.
         labels: names of the tensors that the step was given, by number.
-        feeds: number of an iterator's handle -> makes an iterator over the batches that were drawn from it.
+        feeds: number of an iterator's handle -> the batches that were drawn from it.
         names: of those batches' tensors, in order.
         scales: numbers of the handles of loss scales.
         several: whether the call takes several training steps: each is applied before the next.
@@ -64,7 +65,7 @@ class Step:
         record: Record,
         programs: Programs,
         labels: Optional[Mapping[int, str]] = None,
-        feeds: Optional[Mapping[int, Callable[[], Any]]] = None,
+        feeds: Optional[Mapping[int, Feed]] = None,
         names: Sequence[str] = (),
         scales: FrozenSet[int] = frozenset(),
         several: bool = False,
@@ -445,9 +446,10 @@ class Interpreter:
         if number not in self.step.feeds:
             raise CannotCollect("replay.draws", op=node.type)
         if number not in self._feeds:
-            self._feeds[number] = self.step.feeds[number]()
-        taken = [self._feeds[number]._iterator_resource, *ins[1:]]
-        out = self._execute(self._handle, node.device or self._device, node.type, taken, node.attrs, len(node.outputs)) or []
+            self._feeds[number] = self.step.feeds[number].run()
+        out = self._feeds[number].draw(node.type, node.attrs, len(node.outputs))
+        if out is None:
+            raise CannotCollect("replay.draws", op=node.type)
         self.drawn += 1
         marks: Marks = []
         for i, tensor in enumerate(out):

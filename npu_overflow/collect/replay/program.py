@@ -169,7 +169,7 @@ class Programs:
         self._by_graph: Dict[Tuple[int, int], Program] = {}
         self._by_name: Dict[str, Program] = {}
         self._flows: Dict[Tuple[int, FrozenSet[int]], Set[int]] = {}
-        self._written: Dict[int, Dict[int, bool]] = {}
+        self._written: Dict[Tuple[int, FrozenSet[int]], Dict[int, bool]] = {}
 
     def of_graph(self, graph: Any) -> Program:
         """The program of a graph. The first time that a tape differentiates a function its graph gets more results."""
@@ -203,27 +203,35 @@ class Programs:
         found = [self.called(name, program) for name in names]
         return [item for item in found if item is not None]
 
-    def written(self, program: Program) -> Dict[int, bool]:
-        """Resource inputs of a program, by position, that it writes, and whether it does so only under a condition."""
-        if id(program) not in self._written:
-            self._written[id(program)] = found = {}
-            position = {place: i for i, place in enumerate(program.inputs) if i in program.resources}
-            for node in program.nodes:
-                if node.kind == ALIAS and node.inputs[0] in position:
-                    position[node.outputs[0]] = position[node.inputs[0]]
-                elif node.kind == WRITE:
-                    for place in node.inputs:
-                        if place in position:
-                            found[position[place]] = False
-                elif node.kind in (CALL, BRANCH, LOOP):
-                    offset = 1 if node.kind == BRANCH else 0
-                    for inner in self._functions(node, program):
-                        for i, under in self.written(inner).items():
-                            place = node.inputs[i + offset] if i + offset < len(node.inputs) else -1
-                            if place in position:
-                                at = position[place]
-                                found[at] = found.get(at, True) and (under or node.kind == BRANCH)
-        return self._written[id(program)]
+    def written(self, program: Program, weights: FrozenSet[int] = frozenset()) -> Dict[int, bool]:
+        """Resource inputs of a program, by position, that it writes, and whether only in branches that write weights too: a step that
+        is skipped leaves those as they were.
+
+        Args:
+            weights: positions of weights.
+        """
+        key = (id(program), weights)
+        if key in self._written:
+            return self._written[key]
+        found: Dict[int, bool] = {}
+        self._written[key] = found
+        position = {place: i for i, place in enumerate(program.inputs) if i in program.resources}
+        for node in program.nodes:
+            if node.kind == ALIAS and node.inputs[0] in position:
+                position[node.outputs[0]] = position[node.inputs[0]]
+            elif node.kind == WRITE:
+                found.update((position[place], False) for place in node.inputs if place in position)
+            elif node.kind in (CALL, BRANCH, LOOP):
+                taken = node.inputs[1:] if node.kind == BRANCH else node.inputs
+                own = frozenset(i for i, place in enumerate(taken) if position.get(place) in weights)
+                for inner in self._functions(node, program):
+                    inside = self.written(inner, own)
+                    applies = node.kind == BRANCH and not own.isdisjoint(inside)
+                    for i, only in inside.items():
+                        at = position.get(taken[i]) if i < len(taken) else None
+                        if at is not None:
+                            found[at] = found.get(at, True) and (only or applies)
+        return found
 
     def flows_into(self, program: Program, sinks: FrozenSet[int]) -> Set[int]:
         """Input positions whose values reach what the program writes into the variables at positions ``sinks``;

@@ -20,8 +20,6 @@ __all__ = ["Entry", "Record", "Recorder", "Values"]
 Frame = Tuple[CodeType, int]  # code and line
 Values = Dict[int, Tuple[Any, Any]]  # tensor number of a variable's handle -> handle, value
 
-#: variables up to this size are kept whatever they are for: a copy costs next to nothing
-_SMALL_BYTES = 1 << 16
 #: entries of steps that have ended stay for those that use what they made, up to so many
 _MOST_OLD = 4000
 
@@ -101,6 +99,7 @@ class Recorder:
         self._on = self._installed = False  # one that gave up records nothing and is still installed
         self._thread = 0
         self._variables: Dict[int, Any] = {}
+        self._sizes: Dict[int, int] = {}  # of variables, in bytes
         self._eager_written: Dict[int, Any] = {}  # handles that eager operators were seen to write
         self._reset()
 
@@ -155,7 +154,7 @@ class Recorder:
         self._entries, self._made, self._leaves, self._bytes = [], set(), set(), 0
         handles = {private.tensor_id(handle): handle for variable in known for handle in private.handles_of(variable)}
         handles.update(self._eager_written)
-        self._begin = self._values(handles, True)
+        self._begin = self._values(handles)
 
     def forget(self) -> None:
         """Nothing executed so far belongs to the next step."""
@@ -192,16 +191,23 @@ class Recorder:
             return
         self._calling = function
         try:
-            inputs = [*args, *function.captured_inputs]
-            self._meet_variables(function.graph)
-            everything, handles = self._keep_all(), {}
-            for position, conditional in self.programs.written(self.programs.of_graph(function.graph)).items():
-                for handle in private.handles_of(inputs[position]) or [inputs[position]]:
-                    if private.handle_type(handle) is not None and (everything or not conditional or _bytes_of(handle) <= _SMALL_BYTES):
-                        handles[private.tensor_id(handle)] = handle
-            self._pending = self._values(handles, everything)
+            self._pending = self._values(self._to_keep(function, [*args, *function.captured_inputs]))
         except Exception:
             self._give_up()
+
+    def _to_keep(self, function: Any, inputs: List[Any]) -> Dict[int, Any]:
+        """Handles of the variables that a call is going to write. Where the step is skipped if it overflows, without those that it
+        leaves as they were then."""
+        self._meet_variables(function.graph)
+        handles = [private.handles_of(item) or [item] if item is not None else [] for item in inputs]
+        numbers = [private.tensor_id(own[0]) if len(own) == 1 and private.is_eager(own[0]) else 0 for own in handles]
+        weights = frozenset(i for i, number in enumerate(numbers) if getattr(self._variables.get(number), "trainable", False))
+        written = self.programs.written(self.programs.of_graph(function.graph), frozenset() if self._keep_all() else weights)
+        found = {}
+        for position, only_if_applied in written.items():
+            if not only_if_applied:
+                found.update({private.tensor_id(handle): handle for handle in handles[position]})
+        return {number: handle for number, handle in found.items() if private.handle_type(handle) is not None}
 
     def _executed(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """TensorFlow's callback: an operator was made in a graph, or has run."""
@@ -260,12 +266,15 @@ class Recorder:
             for handle in private.handles_of(variable):
                 self._variables.setdefault(private.tensor_id(handle), variable)
 
-    def _values(self, handles: Dict[int, Any], everything: bool) -> Values:
+    def _values(self, handles: Dict[int, Any]) -> Values:
         """Values of variables, the smallest first, within the bounds."""
+        for number, handle in handles.items():
+            if number not in self._sizes:
+                self._sizes[number] = _bytes_of(handle)
         found: Values = {}
         left = self._max_bytes
-        for number, handle in sorted(handles.items(), key=lambda item: _bytes_of(item[1])):
-            left -= _bytes_of(handle)
+        for number, handle in sorted(handles.items(), key=lambda item: self._sizes[item[0]]):
+            left -= self._sizes[number]
             if left < 0:
                 break
             value = private.read_variable(handle)
