@@ -1,8 +1,8 @@
 """Dataclasses from JSON that anybody can have written: one checker, guided by their type hints.
 
-Lenient where time passes: unknown fields (of a later version) are ignored, missing ones and null give
-the default. Strict where data is wrong: the error says which field holds what. A field's metadata can
-narrow what its type allows, see ``accepts``.
+Lenient where time passes: unknown fields (of a later version) are ignored, missing ones and null
+give the default. Strict where data is wrong: the error says which field holds what. A field's
+metadata can narrow what its type allows, see ``accepts``.
 """
 from __future__ import annotations
 
@@ -147,7 +147,8 @@ class Form:
         """What makes a value as the type ``hint`` says of one that JSON has."""
         origin: Any = getattr(hint, "__origin__", None)
         args: Any = getattr(hint, "__args__", ())
-        plain = {Any: self._free, str: self._text, bool: self._bool, int: self._int, float: self._float}
+        plain = {str: self._text, bool: self._bool, int: self._int, float: self._float}
+        plain[Any] = self._free
         if hint in plain:
             return plain[hint]
         if origin is None:
@@ -251,7 +252,8 @@ class Form:
                 raise WrongField("...")
             if isinstance(value, list):
                 return [self._free(item, key, depth + 1) for item in value]
-            return {str(name): self._free(item, str(name), depth + 1) for name, item in value.items()}
+            pairs = ((str(name), item) for name, item in value.items())
+            return {name: self._free(item, name, depth + 1) for name, item in pairs}
         if isinstance(value, str) and self.texts is not None and key not in self.texts:
             return value[1:] if _LIKE_NUMBERS.match(value) else _NOT_FINITE.get(value, value)
         return value

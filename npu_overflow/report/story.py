@@ -99,13 +99,14 @@ def worst(operator: Operator) -> str:
     for side, tensors in (("output", operator.outputs), ("input", operator.inputs)):
         for tensor in tensors or ():
             if has_overflow(tensor):
-                shape, value = formatting.shape(tensor.shape), formatting.value_at(tensor.first_overflow)
+                shape = formatting.shape(tensor.shape)
+                value = formatting.value_at(tensor.first_overflow)
                 return "%s.%d  %s  %s  %s" % (side, tensor.index, clean(tensor.dtype), shape, value)
     return ""
 
 
 def next_command_of(report: Report) -> Optional[str]:
-    """The command that shows the culprit's dump; None without a dump or a name that can be typed."""
+    """The command that shows the culprit's dump; None without one whose name can be typed."""
     first = report.first
     if first is None or first.dump_file is None:
         return None
@@ -146,7 +147,8 @@ def _origin(first: Operator, language: str) -> Tuple[str, str]:
     if first.origin == "operator" or not messages.known(code):
         return "", ""
     detail = first.origin_detail or {}
-    name, element, value = clean(detail.get("name") or ""), detail.get("element"), detail.get("value")
+    name = clean(detail.get("name") or "")
+    element, value = detail.get("element"), detail.get("value")
     found = {"index": [] if element is None else element, "value": value}
     sentence = messages.say(code if name else code + ".unnamed", language, name=name)
     return sentence, "" if value is None else formatting.value_at(found)
@@ -265,10 +267,11 @@ def advice_text(operator: Operator, code: str, language: str) -> str:
 
 
 def _evidence(operator: Operator, code: str) -> Dict[str, str]:
-    """What a rule found, as texts for its sentence; the operator's type and name are always there."""
+    """What a rule found, as texts for its sentence; with the operator's type and name."""
     values = operator.evidence.get(code)
     if not isinstance(values, dict):
-        values = {key: item for key, item in operator.evidence.items() if not isinstance(item, dict)}
+        found = operator.evidence.items()
+        values = {key: item for key, item in found if not isinstance(item, dict)}
     values = {"op_type": operator.op_type or "?", "op_name": operator.op_name or "?", **values}
     result = {}
     for key, value in values.items():
