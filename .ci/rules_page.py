@@ -44,8 +44,8 @@ def page(language: str) -> str:
 
     from npu_overflow import messages
     from npu_overflow.analysis.rules import LAST_RESORT, RULES, advise
-    from npu_overflow.report.culprit import advice_text
     from npu_overflow.report.model import Operator
+    from npu_overflow.report.story import advice_text
 
     words = WORDS[language]
     lines = ["# " + words["title"], "", words["intro"], ""]

@@ -31,7 +31,7 @@ def atomic_write(
 
     Args:
         content: of a text, what UTF-8 lacks becomes an escape.
-        follow: where ``path`` is a link, replace the file behind it: for a path that the user typed.
+        follow: replace the file behind a link at ``path``: for a path that the user typed.
         keep_mode: keep the permissions of the file that is replaced.
         part: the file beside it; None takes a name that no other writer has.
 

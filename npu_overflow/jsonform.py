@@ -1,13 +1,14 @@
 """Dataclasses from JSON that anybody can have written: one checker, guided by their type hints.
 
-Lenient where time passes: unknown fields (of a later version) are ignored, missing ones and null give
-the default. Strict where data is wrong: the error says which field holds what. A field's metadata can
-narrow what its type allows, see ``accepts``.
+Lenient where time passes: unknown fields (of a later version) are ignored, missing ones and null
+give the default. Strict where data is wrong: the error says which field holds what. A field's
+metadata can narrow what its type allows, see ``accepts``.
 """
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import re
@@ -18,6 +19,7 @@ from typing import (
     Any,
     Callable,
     Dict,
+    Iterable,
     List,
     Mapping,
     NamedTuple,
@@ -78,14 +80,6 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-def _float(value: float) -> float:
-    """As JSON is read anyway: 1e400 is infinite."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
 def number_or_word(value: float) -> Union[float, str]:
     """``value`` as JSON can hold it: infinities and NaN are the words "inf", "-inf" and "nan"."""
     if math.isfinite(value):
@@ -134,11 +128,11 @@ class Form:
         if not isinstance(data, Mapping):
             raise WrongField(data)
         values = {}
-        for field in _fields(typing.cast(Any, cls)):
+        for field in _fields(self, typing.cast(Any, cls)):
             value = data.get(field.name)
             if value is not None:
                 try:
-                    values[field.name] = self._field(field, value)
+                    values[field.name] = self._checked(field, value)
                     continue
                 except WrongField as wrong:
                     if not self.forgiving:
@@ -149,101 +143,117 @@ class Form:
                 values[field.name] = None
         return cls(**values)
 
-    def _field(self, field: _Field, value: Any) -> Any:
-        made = self._value(field.hint, value)
+    def reader(self, hint: Any) -> Callable[[Any], Any]:
+        """What makes a value as the type ``hint`` says of one that JSON has."""
+        origin: Any = getattr(hint, "__origin__", None)
+        args: Any = getattr(hint, "__args__", ())
+        plain = {str: self._text, bool: self._bool, int: self._int, float: self._float}
+        plain[Any] = self._free
+        if hint in plain:
+            return plain[hint]
+        if origin is None:
+            return functools.partial(self.read, hint)
+        if origin is Union:
+            readers = [self.reader(member) for member in args if member is not _NONE]
+            return readers[0] if len(readers) == 1 else functools.partial(self._union, readers)
+        if issubclass(origin, Mapping):
+            read_key = self._digits if args[0] is int else self._text
+            return functools.partial(self._mapping, args[1] is Any, read_key, self.reader(args[1]))
+        if origin is list or args[1:] == (Ellipsis,):
+            return functools.partial(self._list, origin, self.reader(args[0]))
+        return functools.partial(self._row, [self.reader(arg) for arg in args])
+
+    def _checked(self, field: _Field, value: Any) -> Any:
+        made = field.read(value)
         if field.accepts is not None and not field.accepts(made):
             raise WrongField(value)
         return made
 
-    def _value(self, hint: Any, value: Any) -> Any:
-        """``value`` as the type ``hint`` says."""
-        if hint is Any:
-            return self._free(value)
-        origin, args = getattr(hint, "__origin__", None), getattr(hint, "__args__", ())
-        if origin is None:
-            is_plain = hint in (str, int, float, bool)
-            return self._plain(hint, value) if is_plain else self.read(hint, value)
-        if origin is Union:
-            return self._union(args, value)
-        if issubclass(origin, Mapping):
-            return self._mapping(args, value)
-        return self._sequence(origin, args, value)
-
-    def _union(self, members: Tuple[Any, ...], value: Any) -> Any:
-        members = tuple(member for member in members if member is not _NONE)
-        for member in members[:-1]:
+    def _union(self, readers: List[Callable[[Any], Any]], value: Any) -> Any:
+        for read in readers[:-1]:
             try:
-                return self._value(member, value)
+                return read(value)
             except WrongField:
                 pass
-        return self._value(members[-1], value)
+        return readers[-1](value)
 
-    def _sequence(self, origin: Any, args: Tuple[Any, ...], value: Any) -> Any:
-        """A list, or a tuple of one type or of as many values as it has types."""
+    def _list(self, kind: Any, read: Callable[[Any], Any], value: Any) -> Any:
+        """A list, or a tuple of one type."""
         if not isinstance(value, list) or len(value) > self.items:
             raise WrongField(value)
-        if origin is list or args[1:] == (Ellipsis,):
-            args = args[:1] * len(value)
-        if len(args) != len(value):
-            raise WrongField(value)
-        made = []
-        for number, (hint, item) in enumerate(zip(args, value)):
-            try:
-                made.append(self._value(hint, item))
-            except WrongField as wrong:
-                raise wrong.inside("[%d]" % number) from None
-        return made if origin is list else tuple(made)
+        return kind(self._items(itertools.repeat(read), value))
 
-    def _mapping(self, args: Tuple[Any, ...], value: Any) -> Any:
+    def _row(self, readers: List[Callable[[Any], Any]], value: Any) -> Any:
+        """A tuple of as many values as there are types."""
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise WrongField(value)
+        return tuple(self._items(readers, value))
+
+    def _items(self, readers: Iterable[Callable[[Any], Any]], value: List[Any]) -> List[Any]:
+        made: List[Any] = []
+        try:
+            for read, item in zip(readers, value):
+                made.append(read(item))
+        except WrongField as wrong:
+            raise wrong.inside("[%d]" % len(made)) from None
+        return made
+
+    def _mapping(
+        self, is_free: bool, read_key: Callable[[Any], Any], read: Callable[[Any], Any], value: Any
+    ) -> Any:
         if not isinstance(value, Mapping) or len(value) > self.items:
             raise WrongField(value)
-        if args == (str, Any):
+        if is_free:
             return self._free(value)
         made = {}
         for name, item in value.items():
             try:
-                made[self._key(args[0], name)] = self._value(args[1], item)
+                made[read_key(name)] = read(item)
             except WrongField as wrong:
                 if not self.forgiving:
                     raise wrong.inside("[%s]" % repr(name)[:60]) from None
         return made
 
-    def _key(self, hint: Any, name: str) -> Any:
-        if hint is int:
-            if not re.match(r"\d{1,20}\Z", name, re.ASCII):
-                raise WrongField(name)
-            name = int(name)  # type: ignore[assignment]
-        return self._plain(hint, name)
+    def _digits(self, name: str) -> int:
+        if not re.match(r"\d{1,20}\Z", name, re.ASCII):
+            raise WrongField(name)
+        return self._int(int(name))
 
-    def _plain(self, hint: Any, value: Any) -> Any:
-        if hint in (str, bool) and isinstance(value, hint):
-            return value if hint is bool else self._text(value)
-        if hint is float and isinstance(value, str) and value in _NOT_FINITE:
-            return _NOT_FINITE[value]
-        if isinstance(value, bool):
+    def _text(self, value: Any) -> str:
+        if not isinstance(value, str) or (len(value) > self.text and not self.forgiving):
             raise WrongField(value)
-        low, high = self.whole
-        if hint is int and isinstance(value, int) and low <= value <= high:
-            return value
-        if hint is float and isinstance(value, (int, float)):
-            return _float(value)
-        raise WrongField(value)
+        return value if len(value) <= self.text else value[: int(self.text)]
 
-    def _text(self, value: str) -> str:
-        if len(value) <= self.text:
-            return value
-        if self.forgiving:
-            return value[: int(self.text)]
-        raise WrongField(value)
+    def _bool(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise WrongField(value)
+        return value
+
+    def _int(self, value: Any) -> int:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or not self.whole[0] <= value <= self.whole[1]:
+            raise WrongField(value)
+        return int(value)
+
+    def _float(self, value: Any) -> float:
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise WrongField(value)
+        try:
+            return float(value)
+        except OverflowError:  # as JSON is read anyway: 1e400 is infinite
+            return math.inf if value > 0 else -math.inf
 
     def _free(self, value: Any, key: str = "", depth: int = 0) -> Any:
         """Any JSON of bounded depth; ``key`` is the one that it lies under."""
-        if isinstance(value, (Mapping, list)) and depth > self.depth:
-            raise WrongField("...")
-        if isinstance(value, Mapping):
-            return {str(name): self._free(item, str(name), depth + 1) for name, item in value.items()}
-        if isinstance(value, list):
-            return [self._free(item, key, depth + 1) for item in value]
+        if isinstance(value, (Mapping, list)):
+            if depth > self.depth:
+                raise WrongField("...")
+            if isinstance(value, list):
+                return [self._free(item, key, depth + 1) for item in value]
+            pairs = ((str(name), item) for name, item in value.items())
+            return {name: self._free(item, name, depth + 1) for name, item in pairs}
         if isinstance(value, str) and self.texts is not None and key not in self.texts:
             return value[1:] if _LIKE_NUMBERS.match(value) else _NOT_FINITE.get(value, value)
         return value
@@ -251,19 +261,19 @@ class Form:
 
 class _Field(NamedTuple):
     name: str
-    hint: Any
+    read: Callable[[Any], Any]
     required: bool
     optional: bool
     accepts: Optional[Callable[[Any], bool]]
 
 
 @functools.lru_cache(maxsize=None)
-def _fields(cls: Any) -> List[_Field]:
+def _fields(form: Form, cls: Any) -> List[_Field]:
     hints = typing.get_type_hints(cls)
     return [
         _Field(
             item.name,
-            hints[item.name],
+            form.reader(hints[item.name]),
             item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING,
             _NONE in (getattr(hints[item.name], "__args__", None) or ()),
             item.metadata.get("accepts"),

@@ -78,7 +78,7 @@ def _report(arguments: argparse.Namespace) -> Report:
 
 def _host(report: Report, language: str) -> int:
     """CANN's types can't be told from TensorFlow's own operators: say what helps there."""
-    from npu_overflow.report.culprit import advice_text
+    from npu_overflow.report.story import advice_text
 
     first = report.first
     operator = Operator(core="CPU") if first is None else first

@@ -12,7 +12,8 @@ from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError, UsageError
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import cells, pad
-from npu_overflow.report.screen import Fact, Screen
+from npu_overflow.report.screen import Screen
+from npu_overflow.report.story import Fact
 
 if TYPE_CHECKING:
     from npu_overflow.dump.reader import OperatorDump

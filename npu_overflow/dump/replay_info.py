@@ -1,6 +1,7 @@
-"""What a replay writes into an operator's dump beside its tensors: facts that only the training process knew.
+"""What a replay writes into an operator's dump beside its tensors.
 
-The file can come from anywhere: a value of another kind than expected counts as absent.
+These are facts that only the training process knew. The file can come from anywhere: a value of
+another kind than expected counts as absent.
 """
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ class OriginDetail:
 
 @dataclass(frozen=True)
 class ReplayInfo:
-    """What only the training process knew of an operator. See the fields of the same names in ``Operator``.
+    """What only the training process knew of an operator; see the same fields of ``Operator``.
 
     Args:
         core: "CPU" or "GPU".

@@ -10,7 +10,9 @@ from typing import IO, Any, Optional
 __all__ = ["print_report", "write_html"]
 
 
-def print_report(report: Any, file: Optional[IO[str]] = None, language: Optional[str] = None) -> None:
+def print_report(
+    report: Any, file: Optional[IO[str]] = None, language: Optional[str] = None
+) -> None:
     """See ``Report.print``."""
     from npu_overflow.report import terminal
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow import messages
-from npu_overflow.report import charts, culprit, formatting, lineage, terminal
+from npu_overflow.report import charts, formatting, lineage
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.story import Fact, next_command_of, quoted, tell, verdict_of, worst
 from npu_overflow.report.tensors import has_overflow, kept_tensors, shown_inputs
 
 __all__ = ["View"]
@@ -24,6 +25,9 @@ _VERDICTS = ("computed_here", "inherited", "internal", "padding_only", "absorbed
 _TONES = {"computed_here": "bad", "internal": "bad", "inherited": "warn", "unknown": "warn", "padding_only": "good", "absorbed": "good"}
 
 
+_STATES = {"none": "good", "absorbed": "good"}
+
+
 def _in_both(make: Callable[[str], str]) -> Pair:
     return make("en"), make("zh")
 
@@ -37,6 +41,7 @@ class View:
 
     def __init__(self, report: Report) -> None:
         self.report = report
+        self._told = [tell(report, language) for language in messages.LANGUAGES]
         self.spread = lineage.spread(report)
         self.links, self.links_left = lineage.chain(report)
         # an entry can stand twice in a report: by identity, each has its first place
@@ -73,66 +78,41 @@ class View:
     @property
     def headline(self) -> Dict[str, Any]:
         """Title, type, name and verdict of the finding, or why there is none."""
+        en, zh = self._told[0].headline, self._told[1].headline
         first = self.report.first
-        if first is None:
-            return self._nothing()
-        kind = first.origin if first.origin != "operator" else "ai_core" if first.core in culprit.AI_CORES else "operator"
-        code = "report.title." + kind
-        return {
-            "title": _said(code if messages.known(code) else "report.title.operator"),
-            "type": _in_both(lambda language: formatting.operator_title(first, language)[0]),
-            "name": clean(first.op_name or "", _LONG),
-            "verdict": _verdict(first, ""),
-            "tone": _TONES.get(first.verdict, "warn"),
-            "origin": self._origin(first),
-            "facts": self._finding_facts(first),
+        made: Dict[str, Any] = {
+            "title": (en.title, zh.title),
+            "sentences": list(zip(en.sentences, zh.sentences)),
+            "tone": _STATES.get(en.state, "warn"),
         }
-
-    def _nothing(self) -> Dict[str, Any]:
-        report = self.report
-        if report.reason is not None:
-            code = formatting.reason_code(report.reason)
-            sentences = [_said(code, reason=clean(report.reason))]
-            if messages.known(code + ".next"):
-                sentences.append(_said(code + ".next"))
-            return {"title": _said("report.reason.title"), "sentences": sentences, "tone": "warn"}
-        kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
-        tone = "warn" if kind == "unreadable" else "good"
-        return {"title": _said("report.%s.title" % kind), "sentences": [_said("report." + kind, count=report.records)], "tone": tone}
-
-    def _origin(self, first: Operator) -> Optional[Dict[str, Any]]:
-        """What held the value before any operator ran."""
-        detail: Mapping[str, Any] = first.origin_detail or {}
-        code = "report.origin." + first.origin
-        if first.origin == "operator" or not messages.known(code):
-            return None
-        value = detail.get("value")
-        found: Dict[str, Any] = {"index": detail.get("element") if detail.get("element") is not None else [], "value": value}
-        name = clean(detail.get("name") or "")
-        return {"text": _said(code if name else code + ".unnamed", name=name), "value": "" if value is None else formatting.value_at(found)}
+        if first is not None:
+            made.update(
+                type=(en.kind, zh.kind),
+                name=en.name,
+                tone=_TONES.get(first.verdict, "warn"),
+                origin={"text": (en.origin[0], zh.origin[0]), "value": en.origin[1]} if en.origin[0] else None,
+                facts=self._finding_facts(first),
+            )
+        return made
 
     def _finding_facts(self, first: Operator) -> List[Tuple[Pair, Pair, bool]]:
         """(label, text, whether it is a name) of what is known of the finding."""
-        ranks = self.report.world_size or 1
-        sides = [culprit.facts_of(first, language, ranks) for language in messages.LANGUAGES]
-        rows = [(_said("report.fact." + en[0]), (en[1], zh[1]), en[3]) for en, zh in zip(*sides)]
+        rows = _rows(self._told[0].facts, self._told[1].facts)
         for name, value in (("dump", first.dump_file), ("record", first.record_file)):
             if value:
-                rows.append((_said("html.fact." + name), (clean(value, _LONG), clean(value, _LONG)), True))
+                rows.append((_said("html.fact." + name), _same(value), True))
         return rows
 
     def _all_advice(self) -> List[Dict[str, Any]]:
-        first = self.report.first
-        given = [] if first is None else culprit.shown_advice(first)
-        return [self._advice(first, code, number if len(given) > 1 else 0) for number, code in enumerate(given, 1)] if first is not None else []
-
-    def _advice(self, operator: Operator, code: str, number: int) -> Dict[str, Any]:
-        title = "advice.%s.title" % code
-        return {
-            "number": number,
-            "title": _said(title) if messages.known(title) else (clean(code), clean(code)),
-            "blocks": [(language, _blocks(culprit.advice_text(operator, code, language))) for language in messages.LANGUAGES],
-        }
+        pairs = list(zip(self._told[0].advice, self._told[1].advice))
+        return [
+            {
+                "number": number if len(pairs) > 1 else 0,
+                "title": (en.title, zh.title),
+                "blocks": [("en", _blocks(en.lines)), ("zh", _blocks(zh.lines))],
+            }
+            for number, (en, zh) in enumerate(pairs, 1)
+        ]
 
     @property
     def commands(self) -> List[Tuple[str, Pair]]:
@@ -140,10 +120,10 @@ class View:
         report = self.report
         found: List[Tuple[str, Pair]] = []
         listed = any("keep_float32" in operator.advice for operator in report.operators)
-        path = terminal.quoted(report.path)
+        path = quoted(report.path)
         if listed and report.host is None and path is not None:
             found.append(("npu-overflow mixlist " + path, _said("html.command.mixlist")))
-        show = terminal.next_command_of(report)
+        show = next_command_of(report)
         if show is not None:
             found.append((show, _said("html.command.show")))
         return found
@@ -193,7 +173,7 @@ class View:
             "number": self._numbers[id(operator)],
             "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], _SHORT)),
             "name": clean(operator.op_name or "", _SHORT),
-            "verdict": _verdict(operator, ".short"),
+            "verdict": _verdict(operator),
             "tone": _TONES.get(operator.verdict, "warn"),
             "tensors": kept,
             "left": len(operator.inputs or ()) + len(operator.outputs or ()) - len(kept),
@@ -203,7 +183,7 @@ class View:
     # -- lists
 
     def _row(self, number: int, operator: Operator) -> Dict[str, Any]:
-        found = terminal.worst(operator)
+        found = worst(operator)
         step = operator.train_step if operator.train_step is not None else operator.step
         verdict = operator.verdict if operator.verdict in _VERDICTS else "unknown"
         return {
@@ -213,7 +193,7 @@ class View:
             "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
             "name": clean(operator.op_name or "", _SHORT),
             "code": verdict,
-            "verdict": _verdict(operator, ".short"),
+            "verdict": _verdict(operator),
             "tone": _TONES.get(operator.verdict, "warn"),
             "core": clean(operator.core, 40),
             "device": _number(operator.device),
@@ -247,9 +227,9 @@ class View:
             "culprit": item.index == self.report.first_index,
             "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
             "name": clean(operator.op_name or "", _SHORT),
-            "verdict": _verdict(operator, ".short"),
+            "verdict": _verdict(operator),
             "tone": _TONES.get(operator.verdict, "warn"),
-            "found": clean(terminal.worst(operator), 120),
+            "found": clean(worst(operator), 120),
         }
 
     @property
@@ -308,17 +288,9 @@ class View:
     def facts(self) -> List[Tuple[Pair, Pair]]:
         """(label, text) of the run."""
         report = self.report
-        mode = "report.mode.%s" % report.mode
-        named = clean(report.mode or "")
-        rows: List[Tuple[Pair, Pair]] = [
-            (_said("report.about.path"), _same(report.path)),
-            (_said("report.about.run"), _same(report.run or "")),
-            (_said("report.about.mode"), _said(mode) if messages.known(mode) else (named, named)),
-            (_said("report.about.records"), _same(report.records)),
-            (_said("html.fact.operators"), _same(len(report.operators))),
-        ]
-        if report.rank is not None:
-            rows.append((_said("report.about.rank"), _said("report.about.rank_of", rank=report.rank, size=report.world_size or 1)))
+        told = _rows(self._told[0].about, self._told[1].about)
+        rows: List[Tuple[Pair, Pair]] = [(label, text) for label, text, _ in told]
+        rows.append((_said("html.fact.operators"), _same(len(report.operators))))
         if report.loss_scale is not None and report.loss_scale.optimizers:
             rows.append((_said("html.fact.optimizers"), _same(", ".join(clean(name, 100) for name in report.loss_scale.optimizers[:20]))))
         rows.extend((_same(key, 40), _same(value, 200)) for key, value in _flat(report.host or {}))
@@ -344,9 +316,13 @@ def _same(value: object, longest: int = _LONG) -> Pair:
     return text, text
 
 
-def _verdict(operator: Operator, form: str) -> Pair:
-    code = "verdict.%s%s" % (operator.verdict, form)
-    return _said(code) if messages.known(code) else _same(operator.verdict, 80)
+def _rows(english: Sequence[Fact], chinese: Sequence[Fact]) -> List[Tuple[Pair, Pair, bool]]:
+    """(label, text, whether it is a name) of the same facts in both languages."""
+    return [((en[0], zh[0]), (en[1], zh[1]), en[3]) for en, zh in zip(english, chinese)]
+
+
+def _verdict(operator: Operator) -> Pair:
+    return _in_both(lambda language: verdict_of(operator, language, ".short"))
 
 
 def _number(value: Optional[int]) -> str:
@@ -371,14 +347,12 @@ def _flat(facts: Mapping[str, Any]) -> List[Tuple[str, str]]:
     return rows[:30]
 
 
-def _blocks(text: str) -> List[Tuple[str, str]]:
-    """A text of the catalogue as ("text", sentence) and ("code", lines): lines that begin with blanks are code."""
+def _blocks(lines: Sequence[Tuple[bool, str]]) -> List[Tuple[str, str]]:
+    """The lines of an advice as ("text", sentence) and ("code", lines that follow each other)."""
     blocks: List[Tuple[str, str]] = []
-    for line in text.split("\n"):
-        kind = "code" if line.startswith(" ") else "text"
-        shown = clean(line[culprit.CODE_INDENT :] if line.startswith(" " * culprit.CODE_INDENT) else line.strip() if kind == "code" else line, 4000)
-        if kind == "code" and blocks and blocks[-1][0] == "code":
-            blocks[-1] = ("code", blocks[-1][1] + "\n" + shown)
+    for is_code, line in lines:
+        if is_code and blocks and blocks[-1][0] == "code":
+            blocks[-1] = ("code", blocks[-1][1] + "\n" + line)
         else:
-            blocks.append((kind, shown))
+            blocks.append(("code" if is_code else "text", line))
     return blocks

@@ -103,7 +103,7 @@ def restore(cls: Type[_T], data: Any) -> _T:
 
 
 def restore_part(cls: Type[_T], data: Any, where: str) -> _T:
-    """A part of a report, such as one operator, that ``data`` describes; ``where`` names it in errors.
+    """A part of a report, such as one operator; ``where`` names it in errors.
 
     Raises:
         DumpFormatError: a field of another type.

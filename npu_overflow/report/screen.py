@@ -5,14 +5,12 @@ import io
 import os
 import shutil
 import sys
-from typing import IO, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import IO, Dict, Iterable, List, Optional, Sequence
 
 from npu_overflow.report.flow import Line, Piece, cells, indent, join, pad, plain, wrap
+from npu_overflow.report.story import Fact
 
-__all__ = ["Fact", "Screen"]
-
-#: label, text, style of the text, whether the text is a name or path
-Fact = Tuple[str, str, str, bool]
+__all__ = ["Screen"]
 
 #: names used in lines -> styles of rich
 STYLES: Dict[str, str] = {

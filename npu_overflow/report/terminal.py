@@ -1,21 +1,36 @@
 """The report on a terminal: the culprit first, then what to do, then the rest, then the next command to type."""
 from __future__ import annotations
 
-import os
-import shlex
 from typing import IO, Dict, List, Optional, Sequence
 
 from npu_overflow import messages
 from npu_overflow.report import formatting
-from npu_overflow.report.culprit import VERDICT_STYLES, show_culprit
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import Line, cells
 from npu_overflow.report.lineage import spread
-from npu_overflow.report.model import Operator, Report
+from npu_overflow.report.model import LossScale, Operator, Report
 from npu_overflow.report.screen import Screen
-from npu_overflow.report.tensors import has_overflow
+from npu_overflow.report.story import (
+    Advice,
+    Headline,
+    Story,
+    next_command_of,
+    tell,
+    verdict_of,
+    worst,
+)
+from npu_overflow.report.tensors import shown_inputs, tensor_lines
 
-__all__ = ["next_command_of", "print_report", "quoted", "worst"]
+__all__ = ["print_report"]
+
+_VERDICT_STYLES: Dict[str, str] = {
+    "computed_here": "type",
+    "inherited": "warn",
+    "internal": "type",
+    "padding_only": "good",
+    "absorbed": "good",
+    "unknown": "warn",
+}
 
 #: problems and remarks that are listed
 MOST_PROBLEMS, MOST_REMARKS = 8, 6
@@ -43,55 +58,78 @@ def print_report(
     """
     screen = Screen(file, width, colour)
     language = language or messages.language_of_user()
-    first = report.first
-    if first is None:
-        _nothing(screen, report, language)
-    else:
-        show_culprit(screen, first, language, report.world_size or 1)
+    told = tell(report, language)
+    _headline(screen, told.headline)
+    if report.first is not None:
+        _finding(screen, told, report.first, language)
     _others(screen, report, limit, language)
     _spread(screen, report, language)
     _problems(screen, report, language)
-    _about(screen, report, saved, next_command if next_command is not None else next_command_of(report), language)
+    if next_command is None:
+        next_command = next_command_of(report)
+    _about(screen, told, report.loss_scale, saved, next_command, language)
     screen.show()
 
 
-def next_command_of(report: Report) -> Optional[str]:
-    """The command that shows the culprit's dump, or None where there is no dump, or its name can't be typed."""
-    first = report.first
-    if first is None or first.dump_file is None:
-        return None
-    # files are relative to the path, or to its folder where one file was analyzed
-    folder = os.path.dirname(report.path) if _is_file(report.path) else report.path
-    path = quoted(os.path.join(folder, first.dump_file))
-    return None if path is None else "npu-overflow show " + path
+# -- the finding
 
 
-def _is_file(path: str) -> bool:
-    try:
-        return os.path.isfile(path)
-    except ValueError:  # Python 3.7 on a path of a saved report that no file system has
-        return False
+def _headline(screen: Screen, headline: Headline) -> None:
+    style = {"finding": "title", "reason": "title", "unreadable": "warn"}.get(headline.state, "calm")
+    screen.add((headline.title, style))
+    if headline.state != "finding":
+        for sentence in headline.sentences:
+            screen.add((sentence, ""), margin="  ")
 
 
-def quoted(path: str) -> Optional[str]:
-    """``path`` as a shell takes it, or None where it can't be typed."""
-    return shlex.quote(path) if clean(path, len(path)) == path else None
+def _finding(screen: Screen, told: Story, first: Operator, language: str) -> None:
+    """The operator, why, where, its inputs and outputs, and what to do about it."""
+    headline = told.headline
+    if first.origin != "operator":
+        sentence, value = headline.origin
+        if sentence:
+            screen.add((sentence, "type"), margin="  ")
+        if value:
+            screen.add((value, "bad"), margin="  ")
+        screen.add((messages.say("report.consumer", language), "dim"), margin="  ")
+    screen.add((headline.kind, "type"), margin="  ")
+    if headline.name:
+        screen.add((headline.name, "name"), margin="  ", name=True)
+    screen.blank()
+    for sentence in headline.sentences:
+        screen.add((sentence, _VERDICT_STYLES.get(first.verdict, "")), margin="  ")
+    screen.blank()
+    screen.facts(told.facts)
+    _tensors(screen, first, language)
+    _advice(screen, told.advice, language)
 
 
-# -- nothing to blame
-
-
-def _nothing(screen: Screen, report: Report, language: str) -> None:
-    if report.reason is not None:
-        code = formatting.reason_code(report.reason)
-        screen.add((messages.say("report.reason.title", language), "title"))
-        screen.add((messages.say(code, language, reason=clean(report.reason)), ""), margin="  ")
-        if messages.known(code + ".next"):
-            screen.add((messages.say(code + ".next", language), ""), margin="  ")
+def _tensors(screen: Screen, first: Operator, language: str) -> None:
+    screen.heading(messages.say("report.tensors", language))
+    if first.inputs is None and first.outputs is None:
+        code = "report.no_dump" if first.dump_file is None else "report.not_opened"
+        screen.add((messages.say(code, language), "warn"), margin="  ")
         return
-    kind = "none" if not report.records and not report.operators else "absorbed" if report.operators else "unreadable"
-    screen.add((messages.say("report.%s.title" % kind, language), "warn" if kind == "unreadable" else "calm"))
-    screen.add((messages.say("report." + kind, language, count=report.records), ""), margin="  ")
+    margin = "  "
+    width = screen.width - len(margin)
+    lines = tensor_lines(shown_inputs(first), first.outputs or (), width, language)
+    screen.add_lines([[(margin, "")] + line for line in lines])
+
+
+def _advice(screen: Screen, shown: Sequence[Advice], language: str) -> None:
+    """Numbered; lines of code stay as they are."""
+    if not shown:
+        return
+    screen.heading(messages.say("report.advice", language))
+    for count, advice in enumerate(shown, 1):
+        margin = "  %d. " % count if len(shown) > 1 else "  "
+        for is_code, line in advice.lines:
+            if is_code:
+                room = max(0, screen.width - cells(line))
+                screen.add_unbroken((line, "command"), margin=" " * min(len(margin) + 2, room))
+            else:
+                screen.add((line, ""), margin=margin)
+            margin = " " * len(margin)
 
 
 # -- the other operators
@@ -124,11 +162,10 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
         screen.add((kind, "type"), margin=margin)
         if name:
             screen.add((name, "name"), margin=inner, name=True)
-    verdict = "verdict.%s.short" % operator.verdict
     items: List[Line] = []
     if operator.inputs is not None or operator.outputs is not None or operator.verdict != "unknown":
-        text = messages.say(verdict, language) if messages.known(verdict) else clean(operator.verdict)
-        items.append([(text, VERDICT_STYLES.get(operator.verdict, ""))])
+        text = verdict_of(operator, language, ".short")
+        items.append([(text, _VERDICT_STYLES.get(operator.verdict, ""))])
     elif operator.dump_file is None:
         items.append([(messages.say("report.no_dump", language), "warn")])
     items.append([("%s %s" % (formatting.core_text(operator), formatting.status(operator, language)[0]), "")])
@@ -139,16 +176,6 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
     found = worst(operator)
     if found:
         screen.add((found, "dim"), margin=inner)
-
-
-def worst(operator: Operator) -> str:
-    """The first tensor of an operator that holds an overflow value, in a few words."""
-    for side, tensors in (("output", operator.outputs), ("input", operator.inputs)):
-        for tensor in tensors or ():
-            if has_overflow(tensor):
-                shape, value = formatting.shape(tensor.shape), formatting.value_at(tensor.first_overflow)
-                return "%s.%d  %s  %s  %s" % (side, tensor.index, clean(tensor.dtype), shape, value)
-    return ""
 
 
 def _kinds(operators: Sequence[Operator], language: str) -> str:
@@ -219,30 +246,26 @@ def _more(screen: Screen, count: int, language: str) -> None:
         screen.add((messages.say("report.more", language, count=count), "dim"), margin="  ")
 
 
-def _about(screen: Screen, report: Report, saved: Optional[str], next_command: Optional[str], language: str) -> None:
+def _about(
+    screen: Screen,
+    told: Story,
+    scale: Optional[LossScale],
+    saved: Optional[str],
+    next_command: Optional[str],
+    language: str,
+) -> None:
     """Where all this comes from, the loss scale, and what to type next."""
     screen.heading(messages.say("report.about", language))
-    mode = "report.mode.%s" % report.mode
-    facts = [
-        ("path", clean(report.path), "", True),
-        ("run", clean(report.run or ""), "", False),
-        ("mode", messages.say(mode, language) if messages.known(mode) else clean(report.mode or ""), "", False),
-        ("records", str(report.records), "", False),
-        ("rank", _rank(report, language), "", False),
-    ]
-    if report.loss_scale is not None:
-        fell, rate = formatting.loss_scale(report.loss_scale, language)
-        high = (report.loss_scale.rate or 0.0) > formatting.RULE_OF_THUMB
-        facts.extend([("scale", fell, "", False), ("rate", rate, "warn" if high else "", False)])
-    facts.append(("saved", clean(saved or ""), "type", True))
-    screen.facts([(messages.say("report.about." + name, language), text, style, is_name) for name, text, style, is_name in facts if text])
+    facts = list(told.about)
+    if scale is not None:
+        fell, rate = formatting.loss_scale(scale, language)
+        high = (scale.rate or 0.0) > formatting.RULE_OF_THUMB
+        facts.append((messages.say("report.about.scale", language), fell, "", False))
+        style = "warn" if high else ""
+        facts.append((messages.say("report.about.rate", language), rate, style, False))
+    facts.append((messages.say("report.about.saved", language), clean(saved or ""), "type", True))
+    screen.facts([fact for fact in facts if fact[1]])
     if next_command:
         screen.blank()
         screen.add((messages.say("report.next", language), "dim"), margin="  ")
         screen.add_unbroken((clean(next_command, len(next_command)), "command"), margin="    ")
-
-
-def _rank(report: Report, language: str) -> str:
-    if report.rank is None or (report.world_size or 1) < 2:
-        return ""
-    return messages.say("report.about.rank_of", language, rank=report.rank, size=report.world_size)

@@ -14,8 +14,8 @@ from npu_overflow import messages
 from npu_overflow.analysis.known_types import is_known
 from npu_overflow.analysis.rules import RULES, Case, advise, is_backward
 from npu_overflow.analysis.statistics import Facts, summarize
-from npu_overflow.report.culprit import advice_text
 from npu_overflow.report.model import Operator
+from npu_overflow.report.story import advice_text
 
 
 def read(values: Any, dtype: str = "float16", mode: str = "inf_nan", **more: Any) -> Facts:

@@ -19,8 +19,9 @@ from npu_overflow import messages
 from npu_overflow.report import html
 from npu_overflow.report.flow import cells
 from npu_overflow.report.model import Operator, Problem, Report, TensorSummary
+from npu_overflow.report.story import next_command_of
 from npu_overflow.report.tensors import shown_inputs
-from npu_overflow.report.terminal import next_command_of, print_report
+from npu_overflow.report.terminal import print_report
 
 SCREENS = Path(__file__).parent / "screens"
 SAVED = "precision_data/overflow/dump/20240517093010/report.json"
