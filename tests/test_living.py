@@ -113,7 +113,8 @@ def test_tuples_that_other_threads_are_filling_stay_theirs(way: str) -> None:
     """In a process of its own: an audit hook stays for good, and the fewer objects there are, the more calls a second has."""
     if way == "hooked" and sys.version_info < (3, 8):
         pytest.skip("Python 3.8 and later have audit hooks")
-    done = subprocess.run([sys.executable, "-c", FILLING, way], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    words = [sys.executable, "-c", FILLING, way]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     calls, rounds, *errors = done.stdout.split(" ", 2)
     assert not errors and int(calls) >= 10 and int(rounds) >= 10, done.stdout
