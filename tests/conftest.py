@@ -55,11 +55,13 @@ def _tensorflow_version() -> Optional[Version]:
 
 
 def _choose_examples() -> None:
-    """What must hold before a change lands must not hang on luck or load: there hypothesis takes the same examples each time, without deadlines."""
+    """What must hold before a change lands must not hang on luck or load: there hypothesis takes
+    the same examples each time, without deadlines, and half as many as elsewhere: the same ones
+    again find nothing new."""
     if os.environ.get("HYPOTHESIS_PROFILE") == "reproducible":
         from hypothesis import settings
 
-        settings.register_profile("reproducible", derandomize=True, deadline=None)
+        settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=50)
         settings.load_profile("reproducible")
 
 

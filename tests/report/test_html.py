@@ -117,7 +117,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 
 
 def test_a_page_of_anything_is_small() -> None:
-    tensors = tuple(TensorSummary(i, "x" * 5000, "<" * 5000, (2**60,) * 60, first_overflow={"index": [2**60] * 500, "value": 1.0}, nan=1) for i in range(300))
+    tensors = tuple(TensorSummary(i, "x" * 5000, "<" * 5000, (2**60,) * 60, first_overflow={"index": [2**60] * 500, "value": 1.0}, nan=1) for i in range(100))
     operators = tuple(
         Operator(op_type="<" * 5000, op_name="&" * 5000 + str(i), core="&" * 5000, inputs=tensors, outputs=tensors, inherited_from="&" * 5000 + str(i - 1),
                  advice=("keep_float32",) * 500, dump_file="'" * 5000, verdict="&" * 9000, step=i)
