@@ -72,7 +72,7 @@ class Manifest:
         train_steps: data_index (the folder's name) -> training step.
         folder_steps: data_index folder, relative to the time folder -> training step, where another graph's folder of the same name is another step.
         remarks: (code, values) of sentences in the catalogue.
-        reason: why a collection found nothing, e.g. "not_reproduced_eagerly".
+        reason: why a collection found nothing, e.g. "not_reproduced".
         finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
         judged: training step from which the last collection ran that has been analyzed, whatever it found; None before the first.
         ended: the training has ended: no report will follow.

@@ -16,8 +16,8 @@ import weakref
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow import dump_config, loss_scale, ranks, restart, saved, streams
-from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.choice import choose
+from npu_overflow.collect.base import Collector, Training
+from npu_overflow.collect.choice import choose
 from npu_overflow.errors import CannotCollect, CannotWrite
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions

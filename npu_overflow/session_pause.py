@@ -5,7 +5,7 @@ import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
 from npu_overflow import loss_scale
-from npu_overflow.collectors.base import Collector, Training
+from npu_overflow.collect.base import Collector, Training
 from npu_overflow.manifest import Manifest
 from npu_overflow.policy import Policy
 

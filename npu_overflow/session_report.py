@@ -9,7 +9,7 @@ import time
 from typing import Any, Callable, List, Optional, Tuple
 
 from npu_overflow import ranks, saved, streams
-from npu_overflow.collectors.base import Collector, Training
+from npu_overflow.collect.base import Collector, Training
 from npu_overflow.manifest import Manifest
 from npu_overflow.neighbours import has_judged, neighbours
 from npu_overflow.options import WatchOptions

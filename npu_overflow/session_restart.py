@@ -6,8 +6,8 @@ import time
 from typing import Any, Callable, List, Optional, Set
 
 from npu_overflow import ranks, restart, saved
-from npu_overflow.collectors.base import Training
-from npu_overflow.collectors.weights import load_state, load_weights, save_weights, weights_path
+from npu_overflow.collect.base import Training
+from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
 from npu_overflow.errors import CannotCollect
 from npu_overflow.manifest import Manifest
 from npu_overflow.options import WatchOptions

@@ -8,8 +8,8 @@ import sys
 from typing import Any, Callable, Iterator, List, Optional, TypeVar, cast
 
 from npu_overflow import dump_config, loss_scale
-from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.weights import weights_are_lost
+from npu_overflow.collect.base import Collector, Training
+from npu_overflow.training.weights import weights_are_lost
 from npu_overflow.options import WatchOptions
 from npu_overflow.policy import Look, Policy
 
@@ -111,9 +111,9 @@ class Stepping:
         """An outermost call of a tf.function in a loop of the user's own. What it raises or returns is the user's."""
         self._before_function(call)
         args, kwargs = call.arguments()
-        call.result = proceed(*args, **kwargs)
-        self._after_function(call)
-        return call.result
+        result = proceed(*args, **kwargs)
+        self._after_function()
+        return result
 
     @harmless
     def _before_function(self, call: Any) -> None:
@@ -136,13 +136,10 @@ class Stepping:
                 self.add_optimizer(optimizer)
 
     @harmless
-    def _after_function(self, call: Any) -> None:
-        assert self._collector is not None
-        if self.state == "collecting":
-            self._collector.after_function(call, self._step)
+    def _after_function(self) -> None:
         steps = self._moved()
         if steps:
-            self._collector.moved(call)
+            self._step_ended(self._step)
             self.after_steps(steps)
 
     @harmless
@@ -152,14 +149,11 @@ class Stepping:
             return
         self._renew()
         self._look_for_late_optimizers()
-        steps = self._moved()
-        if steps:
-            self._step_ended(self._step, optimizer=optimizer)
-            self.after_steps(steps)
+        self._after_function()
 
-    def _step_ended(self, step: int, overflowed: Optional[bool] = None, optimizer: Any = None) -> None:
+    def _step_ended(self, step: int, overflowed: Optional[bool] = None) -> None:
         if self.state == "collecting" and self._collector is not None:
-            self._collector.step_ended(step, overflowed, optimizer)
+            self._collector.step_ended(step, overflowed)
 
     def _loss_seen(self, step: int, finite: bool) -> None:
         """Steps between two non-finite losses, whose own are hidden in a running mean, overflowed too: nothing guards the weights."""
@@ -190,8 +184,8 @@ class Stepping:
     @harmless
     def surround(self, undo: List[Callable[[], None]]) -> None:
         """See the calls of tf.functions on this thread and the optimizers that are still to be made; ``undo`` gets what ends it."""
-        from npu_overflow.collectors.functions import FunctionCalls
-        from npu_overflow.collectors.optimizers import Applications
+        from npu_overflow.training.calls import FunctionCalls
+        from npu_overflow.training.applications import Applications
 
         calls = FunctionCalls(self.function_call)
         calls.install()
@@ -222,7 +216,7 @@ class Stepping:
         before, calls = self._step, self._calls
         self._marked = True
         try:
-            if self.state == "collecting" and not self._collector.knows_functions:
+            if self.state == "collecting":
                 with self._collector.observed_step(self._step):
                     yield
             else:

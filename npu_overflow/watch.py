@@ -11,7 +11,7 @@ import math
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
-from npu_overflow.collectors import compat
+from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import folder_beside
@@ -126,7 +126,7 @@ class OverflowWatch:
         if self._begun == batch:
             return
         self._begun, self._fresh = batch, False
-        self._session.before_fit_call(self.model, compat.steps_per_execution(self.model))
+        self._session.before_fit_call(self.model, private.steps_per_execution(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A training call ended at step ``batch`` of the epoch."""

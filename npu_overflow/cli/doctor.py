@@ -125,9 +125,9 @@ def _internals(say: Callable[..., str], language: str) -> List[Finding]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         with _quiet():
-            from npu_overflow.collectors import compat
+            from npu_overflow.collect.replay import tensorflow as private
 
-            found = compat.probe()
+            found = private.probe()
     except Exception as error:  # whatever a broken TensorFlow raises when it is imported
         return [Finding("TensorFlow", say("broken", what=clean("%s: %s" % (type(error).__name__, error))), WRONG)]
     findings = [Finding(say("found"), say("found_of", found=sum(item.found for item in found), all=len(found)))]

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from npu_overflow import dump_config, loss_scale, ranks, session
-from npu_overflow.collectors.functions import Call, FunctionCalls
+from npu_overflow.training.calls import Call, FunctionCalls
 from npu_overflow.launcher.imports import after_import
 from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
 from npu_overflow.restart import RestartRequested

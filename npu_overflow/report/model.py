@@ -157,7 +157,7 @@ class Report:
         first_index: index of the primary finding in ``operators``, or None.
         operators: in the order in which they overflowed.
         loss_scale: what the watch saw, where a manifest lies beside the dump.
-        reason: why there is no finding although a collection ran, e.g. "not_reproduced_eagerly".
+        reason: why there is no finding although a collection ran, e.g. "not_reproduced".
     """
 
     path: str

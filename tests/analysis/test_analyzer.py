@@ -323,7 +323,7 @@ def test_what_the_manifest_says(tmp_path: Path) -> None:
 
 
 def test_hostile_remarks_of_a_manifest(tmp_path: Path) -> None:
-    manifest = Manifest(reason="not_reproduced_eagerly", remarks=[("remark.unfinished", {"code": 1, "self": 2, "language": 3, "step": "4"}), ("{x}", {"0": 1})])
+    manifest = Manifest(reason="not_reproduced", remarks=[("remark.unfinished", {"code": 1, "self": 2, "language": 3, "step": "4"}), ("{x}", {"0": 1})])
     manifest.write(str(tmp_path))
     report = analyze(str(tmp_path))
     assert [remark.values for remark in report.remarks] == [{"step": "4"}, {"0": 1}]
@@ -352,9 +352,9 @@ def test_ranks_of_one_job_by_run_id(tmp_path: Path) -> None:
 
 
 def test_a_collection_that_found_nothing(tmp_path: Path) -> None:
-    Manifest(reason="not_reproduced_eagerly", collector="host", rate=0.01).write(str(tmp_path))
+    Manifest(reason="not_reproduced", collector="host", rate=0.01).write(str(tmp_path))
     report = analyze(str(tmp_path))
-    assert (report.first, report.reason, report.records) == (None, "not_reproduced_eagerly", 0)
+    assert (report.first, report.reason, report.records) == (None, "not_reproduced", 0)
     assert report.host is not None and report.loss_scale is not None
 
 

@@ -175,7 +175,7 @@ class Manifests(Target):
     def seeds(self) -> List[bytes]:
         made = []
         with tempfile.TemporaryDirectory() as folder:
-            facts: List[Dict[str, Any]] = [{}, {"collector": "ascend", "mode": "saturation"}, {"drops": [], "rate": None, "reason": "not_reproduced_eagerly"}]
+            facts: List[Dict[str, Any]] = [{}, {"collector": "ascend", "mode": "saturation"}, {"drops": [], "rate": None, "reason": "not_reproduced"}]
             for more in facts:
                 made.append(Path(samples.manifest(**more).write(folder)).read_bytes())
         return made

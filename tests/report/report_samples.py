@@ -146,7 +146,7 @@ ORIGIN_DATA = Report(
     ),
 )
 
-NOT_REPRODUCED = Report(path="dump", version="0.1.0", run="20240517093010", mode="inf_nan", host={}, reason="not_reproduced_eagerly")
+NOT_REPRODUCED = Report(path="dump", version="0.1.0", run="20240517093010", mode="inf_nan", host={}, reason="not_reproduced")
 
 NOTHING = Report(path="dump", version="0.1.0")
 

@@ -114,7 +114,7 @@ PLAIN = st.builds(
     problems=st.lists(st.builds(Problem, TEXT, TEXT, code=_maybe(st.just("file.empty") | TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
     remarks=st.lists(st.builds(Remark, TEXT, code=_maybe(TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
     loss_scale=_maybe(SCALES),
-    reason=_maybe(st.just("not_reproduced_eagerly") | TEXT),
+    reason=_maybe(st.just("not_reproduced") | TEXT),
 )
 
 

@@ -117,13 +117,6 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "文件名格式为 OpType.op_name.task_id.stream_id.timestamp；仅为数字的文件名需要同目录的 mapping.csv。",
     ),
     "path.no_run": ("There is no run {run}. Runs here: {known}.", "没有名为 {run} 的运行。可用的运行：{known}。"),
-    "replay.busy": ("another watch of this process is replaying a step.", "本进程中另一个监视器正在重放训练步。"),
-    "replay.unmarked": (
-        "its operators ran in Python, outside every tf.function, so they were not seen: put `with watch.step():` around one training step, or the step "
-        "into a tf.function (inside overflow_dump).",
-        "该步的算子在 Python 中直接执行，不在任何 tf.function 内，因此没有被观察到：请用 `with watch.step():` 包住一个训练步，"
-        "或将该步放入 tf.function（并置于 overflow_dump 中）。",
-    ),
     "replay.internals": (
         "this TensorFlow lacks what the replay needs ({name}).",
         "此版本的 TensorFlow 缺少重放所需的内部接口（{name}）。",
@@ -132,31 +125,46 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "npu-overflow doctor lists what was found; supported are TensorFlow 2.6 to 2.21.",
         "npu-overflow doctor 会列出已找到的接口；支持 TensorFlow 2.6 至 2.21。",
     ),
-    "replay.too_long": ("repeating it takes longer than max_collect_seconds", "重放所需时间超过 max_collect_seconds"),
-    "replay.raised": ("run eagerly it raises {error}", "即时执行时抛出 {error}"),
-    "replay.graph_raised": ("replayed as a graph it raises {error}", "以图方式重放时抛出 {error}"),
-    "replay.graph_large": ("its graph of {count} operators is larger than {most}", "其图有 {count} 个算子，超过 {most} 个"),
-    "replay.not_eagerly": ("run eagerly it does not overflow", "即时执行时不溢出"),
+    "replay.raised": ("run again, operator by operator, it raises {error}", "逐算子重新执行时抛出 {error}"),
+    "replay.outside": (
+        "it uses something outside the training ({op}), which running it again would change or wait for.",
+        "该步使用了训练之外的资源（{op}），重新执行会改变它或一直等待。",
+    ),
+    "replay.python": (
+        "it calls Python functions ({op}: tf.py_function or tf.numpy_function), which are not run a second time. To collect, "
+        "replace them by TensorFlow operators or move them into the pipeline.",
+        "该步会调用 Python 函数（{op}：tf.py_function 或 tf.numpy_function），工具不会再次执行它们。"
+        "如需采集，请改用 TensorFlow 算子，或将其移入输入流水线。",
+    ),
+    "replay.draws": (
+        "it draws from an input pipeline inside the function ({op}), often for many steps in one call. To collect, give the "
+        "function one batch, or set the option that takes one step a call (steps_per_loop=1, steps_per_execution=1).",
+        "该步在函数内部从输入流水线取数（{op}），往往一次调用执行多步。如需采集，请把一个批次作为参数传给函数，"
+        "或设置每次调用只执行一步的选项（steps_per_loop=1、steps_per_execution=1）。",
+    ),
+    "replay.many_steps": (
+        "one call runs {steps} steps; at most {most} can be recorded. Lower steps_per_execution.",
+        "一次调用执行 {steps} 步，最多可记录 {most} 步。请减小 steps_per_execution。",
+    ),
+    "replay.memory": (
+        "what the step takes from outside is larger than max_memory. Raise max_memory.",
+        "该步从外部取用的数据超过 max_memory。请增大 max_memory。",
+    ),
+    "replay.begin": (
+        "the value of {name} when the step began is not known: it is larger than max_memory, or the step is the first that was "
+        "recorded. Later steps tell more; raise max_memory if they don't.",
+        "无法得知该步开始时 {name} 的值：它超过 max_memory，或该步是记录的第一步。后续步会提供更多信息；否则请增大 max_memory。",
+    ),
+    "replay.incomplete": ("a part of it ran before the recording began.", "其中一部分在开始记录之前已执行。"),
+    "replay.gone": ("TensorFlow no longer has its function {op}.", "TensorFlow 中已不存在其函数 {op}。"),
+    "replay.too_long": ("running it again takes longer than max_collect_seconds", "重新执行所需时间超过 max_collect_seconds"),
     "replay.collective": (
         "it communicates with other workers ({op}), who would wait for a step that never comes.",
         "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。",
     ),
-    "replay.outside": ("it changes something outside the training ({op}) that can't be undone.", "它会改变训练之外的状态（{op}），无法撤销。"),
-    "replay.python": (
-        "it calls Python functions ({op}: tf.py_function or tf.numpy_function), whose own state can't be put back. To collect, replace them by TensorFlow operators or move them into the pipeline.",
-        "该步会调用 Python 函数（{op}：tf.py_function 或 tf.numpy_function），其自身状态无法恢复。如需采集，请改用 TensorFlow 算子，或将其移入输入流水线。",
-    ),
-    "replay.draws": (
-        "it draws from an input pipeline ({op}), which would advance the training's own data.",
-        "它会从输入流水线取数（{op}），从而推进训练自身的数据。",
-    ),
     "replay.distributed": (
         "its batches come from a distributed iterator, which can't be fed by hand.",
         "其数据来自分布式迭代器，无法手动喂入。",
-    ),
-    "replay.many_steps": (
-        "one call runs {steps} steps and weights move between them; at most {most} can be replayed. Lower steps_per_execution.",
-        "一次调用执行 {steps} 步，期间权重会变化；最多可重放 {most} 步。请减小 steps_per_execution。",
     ),
     "host.backend": (
         "this Keras runs on {backend}; collecting works with the TensorFlow backend only.",

@@ -174,15 +174,16 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "出现了非有限值，但均未传播到交给优化器的梯度：无害。",
     ),
     "report.reason.title": ("No operator to blame", "未找到溢出算子"),
-    "report.reason.not_reproduced_eagerly": (
-        "The compiled training step overflowed, but the same step run eagerly did not. That happens where XLA or automatic mixed precision computes in "
-        "another type or order than the eager operators. No operator is named, because naming one would be a guess.",
-        "编译执行的训练步发生了溢出，但以 eager 方式重放同一步时没有溢出。当 XLA 或自动混合精度使用了与 eager 算子不同的数据类型或计算顺序时会出现这种情况。"
+    "report.reason.not_reproduced": (
+        "The training step overflowed, but the same operators, run again one by one, did not. That happens where XLA or automatic "
+        "mixed precision computes in another type or order. No operator is named, because naming one would be a guess.",
+        "训练步发生了溢出，但逐个重新执行相同的算子时没有溢出。当 XLA 或自动混合精度使用了不同的数据类型或计算顺序时会出现这种情况。"
         "为避免猜测，此处不指认任何算子。",
     ),
-    "report.reason.not_reproduced_eagerly.next": (
-        "Try again without jit_compile and without automatic mixed precision (use the mixed_float16 policy): then the operator can be seen.",
-        "请关闭 jit_compile 和自动混合精度（改用 mixed_float16 策略）后重试，即可看到溢出算子。",
+    "report.reason.not_reproduced.next": (
+        "Where jit_compile or automatic mixed precision is on, try again without it (use the mixed_float16 policy): then the "
+        "operator can be seen.",
+        "如果启用了 jit_compile 或自动混合精度，请将其关闭（改用 mixed_float16 策略）后重试，即可看到溢出算子。",
     ),
     "report.reason.remarks": ("The overflowing steps could not be collected; the remarks say why.", "溢出的训练步未能采集，原因见备注。"),
     "report.reason.other": ("The collection ended without a finding: {reason}.", "采集结束但没有结论：{reason}。"),

@@ -93,8 +93,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "watch.not_saved": ("{error} {hint} The report is printed only.", "{error}{hint}报告只会打印，不会保存。"),
     "tensorboard.stopped": ("{error} {hint} Nothing more is written for TensorBoard.", "{error}{hint}之后不再为 TensorBoard 写入数据。"),
     "replay.not_reproduced": (
-        "step {step} overflowed in the compiled training, and its eager replay did not: a difference of compiled kernels, or of random draws such as dropout.",
-        "第 {step} 步在编译执行的训练中溢出，但即时（eager）重放未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
+        "step {step} overflowed in the training, and not when its operators ran again one by one: a difference of compiled "
+        "kernels, or of random draws such as dropout.",
+        "第 {step} 步在训练中溢出，但逐个重新执行其算子时未溢出：可能源于编译内核的差异，或 dropout 等随机取样的差异。",
     ),
     "replay.other_rank": (
         "step {step} was skipped because of another worker's overflow: this worker's own gradients are finite.",
@@ -117,45 +118,23 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "step {step}: {count} {count:operator was|operators were} not written, max_disk is used up.",
         "第 {step} 步：有 {count} 个算子未写入，max_disk 已用尽。",
     ),
-    "compat.no_observation": ("operators can't be observed without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法观察算子。"),
-    "compat.no_functions": ("tf.function calls can't be seen without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法看到 tf.function 的调用。"),
-    "compat.no_names": ("operators have no layer path: TensorFlow's {name} was not found.", "算子没有所属层的路径：未找到 TensorFlow 内部接口 {name}。"),
-    "compat.no_phase": (
-        "operators that work on gradients after the backward pass count as forward: TensorFlow's {name} was not found.",
-        "反向传播之后处理梯度的算子会被记为正向：未找到 TensorFlow 内部接口 {name}。",
+    "compat.no_record": (
+        "what TensorFlow executes can't be recorded without its {name}.",
+        "缺少 TensorFlow 内部接口 {name}，无法记录其执行的内容。",
     ),
-    "compat.no_python": (
-        "calls of tf.numpy_function are not seen, so a replay runs them again: TensorFlow's {name} was not found.",
-        "无法看到 tf.numpy_function 的调用，重放时会再次执行它们：未找到 TensorFlow 内部接口 {name}。",
+    "compat.no_interpreter": (
+        "a record can't be run again without TensorFlow's {name}.",
+        "缺少 TensorFlow 内部接口 {name}，无法重新执行记录。",
     ),
-    "compat.no_generated_lines": (
-        "operators in functions that AutoGraph rewrote are given the line of the call: TensorFlow's {name} was not found.",
-        "经 AutoGraph 改写的函数中的算子只能给出调用处的代码行：未找到 TensorFlow 内部接口 {name}。",
-    ),
-    "compat.no_rewriting": (
-        "operators in loops and branches that AutoGraph rewrites are not named after these: TensorFlow's {name} was not found.",
-        "经 AutoGraph 改写的循环和分支中的算子名不含循环或分支的名称：未找到 TensorFlow 内部接口 {name}。",
-    ),
-    "compat.no_graph_replay": (
-        "a step that can't be replayed eagerly can't be replayed as a graph either: TensorFlow's {name} was not found.",
-        "无法即时重放的训练步也无法以图方式重放：未找到 TensorFlow 内部接口 {name}。",
-    ),
-    "replay.by_graph": (
-        "step {step} was replayed as a graph ({why}); lines of code are not known there.",
-        "第 {step} 步以图方式重放（{why}）；此时无法得知代码行。",
+    "compat.no_definitions": (
+        "functions whose Python graph is gone can't be looked into: TensorFlow's {name} was not found.",
+        "无法查看 Python 图已释放的函数：未找到 TensorFlow 内部接口 {name}。",
     ),
     "compat.no_scopes": (
-        "operators lack the name scopes inside layers: TensorFlow's {name} was not found.",
-        "算子名称缺少层内部的 name scope：未找到 TensorFlow 内部接口 {name}。",
+        "operators that ran eagerly have no name scope: TensorFlow's {name} was not found.",
+        "即时执行的算子没有 name scope：未找到 TensorFlow 内部接口 {name}。",
     ),
-    "compat.no_links": (
-        "gradient operators are not linked to their forward operators: TensorFlow's {name} was not found.",
-        "反向算子无法关联到其正向算子：未找到 TensorFlow 内部接口 {name}。",
-    ),
-    "compat.no_custom_links": (
-        "operators of custom gradients are not linked to their forward operators: TensorFlow's {name} was not found.",
-        "自定义梯度的算子无法关联到其正向算子：未找到 TensorFlow 内部接口 {name}。",
-    ),
+    "compat.no_functions": ("tf.function calls can't be seen without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法看到 tf.function 的调用。"),
     "compat.slow_batches": ("batches are handed over more slowly: TensorFlow's {name} was not found.", "批数据的传递变慢：未找到 TensorFlow 内部接口 {name}。"),
     "dump_config.little_room": (
         "only {free} GB are free for the dump in {path}; the dump of one step can have gigabytes.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Tuple
 
-from npu_overflow.collectors.base import Collector
+from npu_overflow.collect.base import Collector
 from npu_overflow.dump_config import is_device_open
 
 __all__ = ["choose"]
@@ -25,9 +25,9 @@ def choose(wanted: Any, may_open: bool = False) -> Tuple[Collector, str]:
     usable = loaded and (may_open or is_device_open())
     why = "given" if wanted != "auto" else ("loaded" if usable else "unopened" if loaded else "unloaded")
     if wanted == "ascend" or (wanted == "auto" and usable):
-        from npu_overflow.collectors.ascend import AscendCollector
+        from npu_overflow.collect.ascend.collector import AscendCollector
 
         return AscendCollector(), why
-    from npu_overflow.collectors.host import HostCollector
+    from npu_overflow.collect.replay.collector import ReplayCollector
 
-    return HostCollector(), why
+    return ReplayCollector(), why

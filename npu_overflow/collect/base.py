@@ -128,22 +128,12 @@ class Collector(abc.ABC):
     def before_function(self, call: Any, step: int) -> None:
         """While collecting, before each outermost call of a tf.function in a loop of the user's own."""
 
-    def after_function(self, call: Any, step: int) -> None:
-        """While collecting, after such a call; its result is in ``call.result``."""
-
-    def step_ended(self, step: int, overflowed: Optional[bool] = None, optimizer: Any = None) -> None:
-        """While collecting: a step ended in Python, after the calls of tf.functions that made it.
+    def step_ended(self, step: int, overflowed: Optional[bool] = None) -> None:
+        """While collecting: a step of a loop of the user's own has ended.
 
         Args:
             overflowed: what the user said of it; None: the loss scale tells.
-            optimizer: the one that ended it, if one did: several can end one step.
         """
-
-    #: whether calls of tf.functions were seen to move an optimizer: then marked steps need no observing of their own
-    knows_functions = False
-
-    def moved(self, call: Any) -> None:
-        """The call of a tf.function that just ended moved an optimizer: it ends a training step."""
 
     def on_accelerator(self) -> bool:
         """Whether looking at the loss scale waits for an accelerator."""

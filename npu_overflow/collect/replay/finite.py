@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Tuple
 
-from npu_overflow.collectors import compat
+from npu_overflow.collect.replay import tensorflow as private
 
 __all__ = ["all_finite", "first_bad"]
 
@@ -34,7 +34,7 @@ def all_finite(tensor: Any) -> bool:
     layout = _EXPONENT.get(tensor.dtype.name)
     if layout is None:
         return True
-    view = compat.host_view(tensor)
+    view = private.host_view(tensor)
     if view is None:
         return _finite_on_device(tensor)
     if not view.size:

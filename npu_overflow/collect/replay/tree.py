@@ -3,13 +3,13 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from npu_overflow.collectors.blame import Origin
-from npu_overflow.collectors.finite import first_bad
-from npu_overflow.collectors.observe import Held, HeldTensor
-from npu_overflow.collectors.replay import StepFindings
-from npu_overflow.collectors.source import shown
+from npu_overflow.collect.replay.blame import Findings
+from npu_overflow.collect.replay.finite import first_bad
+from npu_overflow.collect.replay.lines import shown
+from npu_overflow.collect.replay.names import Facts
+from npu_overflow.collect.replay.taint import Held, HeldTensor, Label, OpRef, Origin
 from npu_overflow.dump import names, writer
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
@@ -36,8 +36,14 @@ class HostTree:
         self._model_name, self._device, self._core = _level(model_name) or "model", device, core
         self._left = max_bytes
 
-    def write(self, step: int, found: StepFindings) -> int:
+    def write(self, step: int, found: Findings, describe: Callable[[OpRef], Facts], variable: Callable[[int], str]) -> int:
         """Write the operators of one step, in the order of execution; returns how many did not fit.
+
+        Args:
+            step: training step.
+            found: what the runs of the step showed.
+            describe: tells what people are told of an operator.
+            variable: the name of a variable by the number of its handle.
 
         Raises:
             OSError: the folder can't be written to.
@@ -45,7 +51,7 @@ class HostTree:
         now = int(time.time() * 1e6)
         left_out = 0
         written: List[str] = []
-        for place, held in enumerate(sorted(found.held, key=lambda item: item.op.number)):
+        for place, held in enumerate(sorted(found.held, key=lambda item: item.op.order)):
             role = _role(held, found)
             if role is None:
                 continue
@@ -54,38 +60,42 @@ class HostTree:
                 left_out += 1
                 continue
             self._left -= size
-            stamp, task = now + 2 * place, held.op.number + 1
-            folder = os.path.join(self.path, str(self._device + held.op.replica), self._model_name, "1", str(step))
+            op = describe(held.op)
+            stamp, task = now + 2 * place, held.op.order + 1
+            folder = os.path.join(self.path, str(self._device + op.replica), self._model_name, "1", str(step))
             os.makedirs(folder, exist_ok=True)
-            dump = os.path.join(folder, names.dump_name(held.op.type, held.op.name, task, _STREAM, stamp + 1))
+            dump = os.path.join(folder, names.dump_name(held.op.type, op.name, task, _STREAM, stamp + 1))
             record = os.path.join(folder, names.record_name(place + 1, _STREAM, stamp))
             inputs, outputs = [_spec(item) for item in held.inputs], [_spec(item) for item in held.outputs]
-            written.append(writer.write_dump(dump, held.op.name, inputs, outputs, host=self._facts(held, found, role, step), rename=False))
+            facts = self._facts(held, op, found, role, step, variable)
+            written.append(writer.write_dump(dump, op.name, inputs, outputs, host=facts, rename=False))
             part = Part("AIC", 1, model_id=1, task_id=task, stream_id=_STREAM)
             written.append(writer.write_record(record, [part], layout="magic", version=2, rename=False))
         for path in written:
             writer.finish(path)
         return left_out
 
-    def _facts(self, held: Held, found: StepFindings, role: str, step: int) -> Dict[str, Any]:
-        op = held.op
-        origin = held.origin
+    def _facts(self, held: Held, op: Facts, found: Findings, role: str, step: int, variable: Callable[[int], str]) -> Dict[str, Any]:
+        origin, location = held.origin, op.location
         facts: Dict[str, Any] = {
             "host": 1,
             "core": self._core,
-            "op_type": op.type,
+            "op_type": held.op.type,
             "op_name": op.name,
+            "layer": op.layer,
             "phase": op.phase,
-            "location": shown(op.location) if op.location else None,
-            "location_kind": op.location[2] if op.location else None,
+            "location": shown(location.places[0]) if location else None,
+            "location_kind": location.kind if location else None,
+            "source_line": (location.text or None) if location else None,
+            "called_from": [shown(place) for place in location.places[1:]] if location and location.kind == "call" else [],
             "forward_op": op.forward,
             "origin": origin.kind if origin else "operator",
-            "origin_detail": _detail(origin, held) if origin else None,
+            "origin_detail": _detail(origin, held, variable) if origin else None,
             "role": role,
             "train_step": step,
             "cured_by_scale": found.cured_by_scale if role == "culprit" else None,
         }
-        variables = {"input.%d" % i: item.variable for i, item in enumerate(held.inputs) if item.variable}
+        variables = {"input.%d" % i: variable(item.variable.handle) for i, item in enumerate(held.inputs) if item.variable}
         if variables:
             facts["variables"] = variables
         cut = {}
@@ -96,7 +106,6 @@ class HostTree:
         if cut:
             facts["tensors"] = cut
         return facts
-
 
 
 def _time_folder(dump_path: str) -> str:
@@ -117,24 +126,26 @@ def _level(name: str) -> str:
     return "model_" + level if level.isdigit() else level
 
 
-def _role(held: Held, found: StepFindings) -> Optional[str]:
+def _role(held: Held, found: Findings) -> Optional[str]:
     """What an operator was in this step, or None where it says nothing."""
     if held.origin is not None:
-        if held.origin.key == found.culprit:
+        if held.origin is found.culprit:
             return "culprit"
-        if held.origin.key in found.guilty:
+        if any(held.origin is origin for origin in found.guilty):
             return "origin"
         return "absorbed" if held.origin.kind == "operator" else None
-    guilty = sum(origin.bit for origin in found.origins if origin.key in found.guilty)
+    guilty = 0
+    for origin in found.guilty:
+        guilty |= origin.bit
     return "inherited" if held.bits & guilty else None
 
 
-def _detail(origin: Origin, held: Held) -> Optional[Dict[str, Any]]:
+def _detail(origin: Origin, held: Held, variable: Callable[[int], str]) -> Optional[Dict[str, Any]]:
     """Name of the variable, batch or literal, and its first bad element: non-finite, or too large for the operator's output type."""
     if origin.source is None:
         return None
-    name, tensor = origin.source
-    detail: Dict[str, Any] = {"name": name or None, "element": None, "value": None}
+    tensor = origin.source.tensor
+    detail: Dict[str, Any] = {"name": _named(origin.source, variable), "element": None, "value": None}
     if not _has_values(tensor):
         tensor = held.inputs[0].tensor if held.inputs else None
     if _has_values(tensor):
@@ -144,6 +155,10 @@ def _detail(origin: Origin, held: Held) -> Optional[Dict[str, Any]]:
         if bad is not None:
             detail["element"], detail["value"] = list(bad[0]), bad[1]
     return detail
+
+
+def _named(label: Label, variable: Callable[[int], str]) -> Optional[str]:
+    return variable(label.handle) if label.kind == "variable" else label.name or None
 
 
 def _has_values(tensor: Any) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence
 
-from npu_overflow.collectors import compat
-from npu_overflow.collectors.finite import is_float
+from npu_overflow.collect.replay import tensorflow as private
+from npu_overflow.collect.replay.finite import is_float
 
 __all__ = ["repaired", "repaired_outputs"]
 
@@ -83,7 +83,7 @@ def _own_by_range(op_type: str, inputs: Sequence[Any], attrs: Any, outputs: Sequ
     try:
         given = [tf.constant(_wide(tensor.numpy()), wider) if tensor.dtype == narrow else tensor for tensor in inputs]
         types = tuple(wider.as_datatype_enum if item == narrow.as_datatype_enum and isinstance(attrs[i - 1], str) else item for i, item in enumerate(attrs))
-        results = compat.run_again(op_type, given, types, len(outputs))
+        results = private.run_op(op_type, given, types, len(outputs))
     except Exception:  # no kernel for the wider type, or types given in another way
         return [None] * len(outputs)
     return [np.isfinite(_wide(tensor.numpy())) if is_float(tensor) else None for tensor in results]

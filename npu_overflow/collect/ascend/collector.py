@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple, TypeVar, cast
 
 from npu_overflow import dump_config
-from npu_overflow.collectors.base import Collector, Training
-from npu_overflow.collectors.own_files import OwnFiles, Unit
+from npu_overflow.collect.base import Collector, Training
+from npu_overflow.collect.ascend.files import OwnFiles, Unit
 from npu_overflow.errors import CannotCollect, PathError
 
 __all__ = ["AscendCollector"]
@@ -69,8 +69,6 @@ class AscendCollector(Collector):
     name = "ascend"
     in_background = True
     lasts = True
-    #: the device writes by itself: no function has to be seen
-    knows_functions = False
 
     def __init__(self) -> None:
         self.kept_folders: Optional[List[str]] = None

@@ -1,0 +1,115 @@
+"""The batches of one training call: drawn from the pipeline by hand, fed to the compiled function, kept for a replay.
+
+A compiled training function takes an iterator. It is given one over just the batches of this call, with the same ``element_spec``, so it
+runs without retracing and the pipeline advances exactly as it would have.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from npu_overflow.collect.replay import tensorflow as private
+
+__all__ = ["Batches", "can_feed", "draw", "feed", "labels_of", "names_in"]
+
+
+def can_feed(iterator: Any) -> bool:
+    """Whether the iterator is one of this process's own devices (distributed ones can't be fed by hand)."""
+    return hasattr(iterator, "element_spec") and hasattr(iterator, "_iterator_resource")
+
+
+def draw(iterator: Any, steps: int) -> List[Any]:
+    """The next ``steps`` batches, fewer where the pipeline ends."""
+    batches: List[Any] = []
+    for _ in range(steps):
+        try:
+            batches.append(next(iterator))
+        except StopIteration:
+            break
+    return batches
+
+
+def feed(batches: List[Any], spec: Any) -> Any:
+    """An iterator over these batches with this ``element_spec``."""
+    import tensorflow as tf
+
+    if not (private.has("from_variant") and private.has("to_variant")):
+        # Slower (some 70 ms): a Python generator, whose spec can be given in public.
+        return iter(tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=spec))
+    dataset = None
+    for batch in batches:
+        one = tf.data.Dataset.from_tensors(batch)
+        dataset = one if dataset is None else dataset.concatenate(one)
+    # The data keep their exact shapes; only the declared spec is the pipeline's, so the function is not traced again.
+    return iter(private.found("from_variant")(private.found("to_variant")(dataset), spec))
+
+
+def names_in(structure: Any, names: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
+    """Tensors of a batch or of a function's arguments with their names, in TensorFlow's order.
+
+    Args:
+        structure: tensors in tuples, lists and dicts.
+        names: names of the outermost elements.
+    """
+    if isinstance(structure, dict):
+        parts = [(str(key), structure[key]) for key in _sorted(structure)]
+    elif isinstance(structure, (tuple, list)):
+        parts = [(names[i] if i < len(names) else str(i), value) for i, value in enumerate(structure)]
+    else:
+        parts = [(names[0] if names else "batch", structure)]
+    found: List[Tuple[str, Any]] = []
+    for name, value in parts:
+        _add(name, value, found, 0)
+    return found
+
+
+def labels_of(structure: Any, names: Tuple[str, ...] = ()) -> Dict[int, str]:
+    """Names of the eager tensors in a structure, by their numbers."""
+    found: Dict[int, str] = {}
+    for name, value in names_in(structure, names):
+        for tensor in _tensors(value):
+            found.setdefault(private.tensor_id(tensor), name)
+    return found
+
+
+def _add(name: str, value: Any, found: List[Tuple[str, Any]], depth: int) -> None:
+    if depth < 8 and isinstance(value, dict):
+        for key in _sorted(value):
+            _add("%s[%r]" % (name, key), value[key], found, depth + 1)
+    elif depth < 8 and isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            _add("%s[%d]" % (name, i), item, found, depth + 1)
+    elif value is not None:
+        found.append((name, value))
+
+
+def _sorted(structure: Dict[Any, Any]) -> List[Any]:
+    try:
+        return sorted(structure)
+    except TypeError:
+        return list(structure)
+
+
+def _tensors(value: Any) -> List[Any]:
+    """The eager tensors that a tensor, a ragged tensor or a value of several replicas is made of."""
+    if private.is_eager(value):
+        return [value]
+    if isinstance(getattr(value, "values", None), tuple):  # one value a replica
+        return [tensor for item in value.values for tensor in _tensors(item)]
+    return _tensors(value.flat_values) if hasattr(value, "flat_values") else []
+
+
+class Batches:
+    """An iterator over batches that were drawn by hand, for a function that is traced over it."""
+
+    def __init__(self, drawn: List[Any]) -> None:
+        self._rest = list(drawn)
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._rest:
+            raise StopIteration
+        return self._rest.pop(0)
+
+    next = get_next = __next__

@@ -1,0 +1,372 @@
+"""What TensorFlow executes on this thread: one entry for each call of a function, one for each eager operator.
+
+Kept are numbers, attributes and what came from outside: data, variables, constants, random draws. What an entry
+made is not kept: the record is run again when it is wanted.
+"""
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from types import CodeType, FrameType
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple, Union
+
+from npu_overflow import streams
+from npu_overflow.collect.replay import program as programs
+from npu_overflow.collect.replay import tensorflow as private
+
+__all__ = ["Entry", "Record", "Recorder", "Values"]
+
+Frame = Tuple[CodeType, int]  # code and line
+Values = Dict[int, Tuple[Any, Any]]  # tensor number of a variable's handle -> handle, value
+
+#: variables up to this size are kept whatever they are for: a copy costs next to nothing
+_SMALL_BYTES = 1 << 16
+#: entries of steps that have ended stay for those that use what they made, up to so many
+_MOST_OLD = 4000
+
+# eager operators whose results are taken as they were: running them again would give others, or use something up
+_HELD = ("Iterator", "Anonymous", "VarHandleOp", "MultiDeviceIterator", "Optional", "Queue", "LookupTable", "HashTable",
+         "MutableHashTable", "ReadFile", "MatchingFiles", "SummaryWriter", "CreateSummary", "MakeIterator", "OneShot", "Mutex",
+         "RngReadAndSkip", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandomBinomial")
+
+
+class Entry:
+    """One call of a function, or one eager operator.
+
+    Attributes:
+        type: operator type, or the function's name.
+        inputs: tensors from outside, or the numbers of tensors that earlier entries of the step made.
+        numbers: number of each input.
+        outputs: numbers of the tensors that it made.
+        given: its outputs, where they are taken as they were.
+        graph: of a called function, as it was traced.
+        node: of an eager operator.
+        begin: variables that the call writes, as they were before it.
+        scope, stack: of an eager operator: name scope, and the lines of Python that led to it.
+        forward: of an eager operator of the backward pass: (type, numbers of the outputs) of the operator that it differentiates.
+        backward: whether a tape's gradient ran it.
+    """
+
+    __slots__ = ("backward", "begin", "forward", "given", "graph", "inputs", "node", "numbers", "outputs", "scope", "stack", "type")
+
+    def __init__(self, op_type: str, inputs: List[Any], numbers: List[int], outputs: List[int]) -> None:
+        self.type, self.inputs, self.numbers, self.outputs = op_type, inputs, numbers, outputs
+        self.given: Optional[List[Any]] = None
+        self.graph: Any = None
+        self.node: Any = None
+        self.begin: Values = {}
+        self.scope, self.stack = "", ()  # type: str, Tuple[Frame, ...]
+        self.forward: Optional[Tuple[str, Tuple[int, ...]]] = None
+        self.backward = False
+
+    @property
+    def is_call(self) -> bool:
+        """Whether it is the call of a function."""
+        return self.node is None
+
+
+class Record:
+    """The entries of one step, and the values with which it began.
+
+    Args:
+        entries: in the order of execution.
+        begin: variables that an entry wrote, as they were before.
+        variables: Python objects of the variables that the step used, by the numbers of their handles.
+        too_large: what it would take to hold is more than allowed.
+    """
+
+    def __init__(self, entries: List[Entry], begin: Values, variables: Dict[int, Any], too_large: bool = False) -> None:
+        self.entries, self.begin, self.variables, self.too_large = entries, begin, variables, too_large
+
+    @property
+    def trainable(self) -> FrozenSet[int]:
+        """Numbers of the handles of trainable variables."""
+        return frozenset(number for number, variable in self.variables.items() if getattr(variable, "trainable", False))
+
+
+class Recorder:
+    """Records what this thread executes while it is on.
+
+    Args:
+        max_bytes: what a step's record may hold.
+        keep_all: whether the next call's variables are kept whatever decides over them: nothing skips the step, or there are several.
+    """
+
+    def __init__(self, max_bytes: int, keep_all: Callable[[], bool] = lambda: True) -> None:
+        self._max_bytes, self._keep_all = max_bytes, keep_all
+        self.programs = programs.Programs()  #: of the functions seen so far
+        self._on = False
+        self._thread = 0
+        self._variables: Dict[int, Any] = {}
+        self._eager_written: Dict[int, Any] = {}  # handles that eager operators were seen to write
+        self._reset()
+
+    def _reset(self) -> None:
+        self._old: List[Entry] = []  # of steps that have ended
+        self._entries: List[Entry] = []
+        self._made: Set[int] = set()
+        self._leaves: Set[int] = set()
+        self._bytes = 0
+        self._begin: Values = {}
+        self._pending: Values = {}
+
+    # --- on and off -----------------------------------------------------------------------------------------------------------
+
+    def on(self) -> None:
+        """Begin to record on this thread."""
+        if not self._on:
+            self._on, self._thread = True, threading.get_ident()
+            self._reset()
+            private.found("add_callback")(self._executed)
+            _standing_before.add(self)
+
+    def off(self) -> None:
+        """Stop, and forget everything."""
+        if self._on:
+            self._on = False
+            _standing_before.remove(self)
+            if threading.get_ident() == self._thread:
+                try:
+                    private.found("remove_callback")(self._executed)
+                except KeyError:  # somebody cleared all callbacks
+                    pass
+        self._reset()
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside is not the training's."""
+        was, self._on = self._on, False
+        try:
+            yield
+        finally:
+            self._on = was
+
+    def begin_step(self, known: Iterable[Any] = ()) -> None:
+        """A step ended: what follows is the next one's.
+
+        Args:
+            known: variables that steps write, besides those seen to be written.
+        """
+        self._old = (self._old + self._entries)[-_MOST_OLD:] if len(self._entries) < _MOST_OLD else []
+        self._entries, self._made, self._leaves, self._bytes = [], set(), set(), 0
+        handles = {private.tensor_id(handle): handle for variable in known for handle in private.handles_of(variable)}
+        handles.update(self._eager_written)
+        self._begin = self._values(handles, True)
+
+    def forget(self) -> None:
+        """Nothing executed so far belongs to the next step."""
+        self._old, self._entries = [], []
+
+    def record(self) -> Record:
+        """What was executed since the last step ended, with earlier entries that it takes tensors from."""
+        entries = list(self._entries)
+        wanted = {number for entry in entries for number in entry.numbers}
+        for entry in reversed(self._old):
+            if wanted.intersection(entry.outputs):
+                entries.insert(0, entry)
+                wanted.update(entry.numbers)
+        begin: Values = {}
+        for entry in entries:
+            for number, value in entry.begin.items():
+                begin.setdefault(number, value)
+        begin = {**self._begin, **begin}
+        return Record(entries, begin, dict(self._variables), self._bytes > self._max_bytes)
+
+    def writes(self, handle: int) -> bool:
+        """Whether anything in the record writes the variable with this number of its handle."""
+        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in self._entries if entry.graph is not None)
+
+    def _call_writes(self, entry: Entry, handle: int) -> bool:
+        written = self.programs.written(self.programs.of_graph(entry.graph))
+        return any(entry.numbers[position] == handle for position in written)
+
+    # --- what is seen ---------------------------------------------------------------------------------------------------------
+
+    def about_to_call(self, function: Any, args: Any) -> None:
+        """A function is about to be called: keep the variables that it writes."""
+        if not self._on or threading.get_ident() != self._thread or not private.found("context")().executing_eagerly():
+            return
+        try:
+            inputs = [*args, *function.captured_inputs]
+            self._meet_variables(function.graph)
+            everything, handles = self._keep_all(), {}
+            for position, conditional in self.programs.written(self.programs.of_graph(function.graph)).items():
+                for handle in private.handles_of(inputs[position]) or [inputs[position]]:
+                    if private.handle_type(handle) is not None and (everything or not conditional or _bytes_of(handle) <= _SMALL_BYTES):
+                        handles[private.tensor_id(handle)] = handle
+            self._pending = self._values(handles, everything)
+        except Exception:
+            self._give_up()
+
+    def _executed(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+        """TensorFlow's callback: an operator was made in a graph, or has run."""
+        if graph is not None or not self._on:
+            return
+        try:
+            name = op_type if isinstance(op_type, str) else op_type.decode()
+            self._add(name, list(inputs), attrs or (), list(outputs or ()), sys._getframe(1))
+        except Exception:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        streams.log_failure("recording a step failed; the training is not affected")
+        self._on = False
+
+    def _add(self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType) -> None:
+        numbers = [private.tensor_id(t) for t in inputs]
+        kept: List[Union[Any, int]] = []
+        for number, tensor in zip(numbers, inputs):
+            kept.append(number if number in self._made else tensor)
+            if number not in self._made and number not in self._leaves:
+                self._leaves.add(number)
+                self._bytes += _bytes_of(tensor)
+        entry = Entry(op_type, kept, numbers, [private.tensor_id(t) for t in outputs])
+        if op_type.startswith("__") or private.is_function(op_type):
+            entry.graph = _graph_behind(frame)
+            entry.begin, self._pending = self._pending, {}
+            if entry.graph is not None:
+                self._meet_variables(entry.graph)
+            entry.stack, entry.backward, _ = _stack(frame)
+        else:
+            entry.node = programs.node_of_call(op_type, inputs, attrs, [t.dtype for t in outputs], 0)
+            entry.stack, entry.backward, entry.forward = _stack(frame)
+            self._note_eager(entry, inputs, outputs, frame)
+        self._made.update(entry.outputs)
+        self._entries.append(entry)
+
+    def _note_eager(self, entry: Entry, inputs: List[Any], outputs: List[Any], frame: FrameType) -> None:
+        kind = entry.node.kind
+        entry.scope = private.name_scope()
+        if kind in (programs.READ, programs.WRITE) or entry.type.startswith("Resource"):
+            for handle in inputs:
+                number = private.tensor_id(handle)
+                if handle.dtype.name == "resource" and number not in self._variables:
+                    self._variables[number] = _variable_behind(frame, handle)
+                if handle.dtype.name == "resource" and kind == programs.WRITE:
+                    self._eager_written[number] = handle
+        if kind == programs.RANDOM or kind == programs.DRAW or entry.type.startswith(_HELD):
+            entry.given = outputs
+            self._bytes += sum(_bytes_of(t) for t in outputs)
+        elif kind == programs.READ and self._bytes < self._max_bytes:
+            entry.given = outputs  # the variable's own memory, until it is written
+
+    def _meet_variables(self, graph: Any) -> None:
+        for variable in getattr(graph, "variables", ()):
+            for handle in private.handles_of(variable):
+                self._variables.setdefault(private.tensor_id(handle), variable)
+
+    def _values(self, handles: Dict[int, Any], everything: bool) -> Values:
+        """Values of variables, the smallest first, within the bounds."""
+        found: Values = {}
+        left = self._max_bytes
+        for number, handle in sorted(handles.items(), key=lambda item: _bytes_of(item[1])):
+            left -= _bytes_of(handle)
+            if left < 0:
+                break
+            value = private.read_variable(handle)
+            if value is not None:
+                found[number] = (handle, value)
+        return found
+
+
+class _StandingBefore:
+    """The one function that stands before the calls of all concrete functions, for all recorders that are on."""
+
+    def __init__(self) -> None:
+        self._recorders: List[Recorder] = []
+        self._undo: Callable[[], None] = lambda: None
+
+    def add(self, recorder: Recorder) -> None:
+        if not self._recorders:
+            kind = private.found("concrete_function")
+            real = kind._call_flat
+
+            def call_flat(function: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+                for item in self._recorders:
+                    item.about_to_call(function, args)
+                return real(function, args, *more, **kwargs)
+
+            self._undo = private.patch(kind, "_call_flat", call_flat)
+        self._recorders = [*self._recorders, recorder]
+
+    def remove(self, recorder: Recorder) -> None:
+        self._recorders = [item for item in self._recorders if item is not recorder]
+        if not self._recorders:
+            self._undo()
+
+
+_standing_before = _StandingBefore()
+
+
+def _bytes_of(tensor: Any) -> int:
+    """Size of a tensor, or of the variable behind a handle."""
+    if tensor.dtype.name == "resource":
+        kind = private.handle_type(tensor)
+        if kind is None:
+            return 0
+        import tensorflow as tf
+
+        return int(tf.as_dtype(kind.dtype).size) * _count(d.size for d in kind.shape.dim)
+    if tensor.dtype.name in ("variant", "string"):
+        return 0
+    return int(tensor.dtype.size) * _count(tensor.shape)
+
+
+def _count(shape: Iterable[Any]) -> int:
+    count = 1
+    for n in shape:
+        count *= max(int(n or 0), 0)
+    return count
+
+
+# --- what the Python stack tells --------------------------------------------------------------------------------------------
+
+
+def _graph_behind(frame: Optional[FrameType]) -> Any:
+    """The graph of the function that TensorFlow's own code is calling at this moment; None where its frames do not show it."""
+    for _ in range(8):
+        if frame is None:
+            return None
+        graph = getattr(frame.f_locals.get("self"), "graph", None)
+        if graph is not None:
+            return graph
+        frame = frame.f_back
+    return None
+
+
+def _variable_behind(frame: Optional[FrameType], handle: Any) -> Any:
+    """The variable whose method is reading or writing through ``handle`` at this moment, or None."""
+    for _ in range(8):
+        if frame is None:
+            return None
+        item = frame.f_locals.get("self")
+        if item is not None and any(own is handle for own in private.handles_of(item)):
+            return item
+        frame = frame.f_back
+    return None
+
+
+_IS_BACKWARD: Dict[CodeType, int] = {}  # 0: no, 1: the backward pass, 2: a gradient function with its forward operator
+
+
+def _stack(frame: Optional[FrameType]) -> Tuple[Tuple[Frame, ...], bool, Optional[Tuple[str, Tuple[int, ...]]]]:
+    """The Python stack; whether a tape's gradient is on it; and which forward operator that differentiates."""
+    stack: List[Frame] = []
+    backward, forward = False, None
+    while frame is not None:
+        code = frame.f_code
+        kind = _IS_BACKWARD.get(code)
+        if kind is None:
+            kind = 0
+            if code.co_filename.endswith(("eager/backprop.py", "eager/imperative_grad.py", "eager\\backprop.py")):
+                kind = 2 if code.co_name == "_gradient_function" else 1 if code.co_name in ("gradient", "imperative_grad") else 0
+            _IS_BACKWARD[code] = kind
+        if kind:
+            backward = True
+            if kind == 2 and forward is None:
+                known = frame.f_locals
+                forward = str(known.get("op_name")), tuple(t._id for t in known.get("outputs") or () if hasattr(t, "_id"))
+        stack.append((code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(stack), backward, forward
