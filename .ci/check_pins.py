@@ -47,9 +47,10 @@ def changed(folder: Path, requirement: str) -> List[str]:
 def main(wheel: str, folder: Path) -> int:
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     wrong = 0
+    pip(folder, "install", *PINS, "typing-extensions==" + TYPING_EXTENSIONS[0])
+    before = names(folder)
     for version in TYPING_EXTENSIONS:
-        pip(folder, "install", *PINS, "typing-extensions==" + version)
-        before = names(folder)
+        pip(folder, "install", "typing-extensions==" + version)
         for requirement in (wheel, wheel + "[test]"):
             lost = changed(folder, requirement)
             wrong += len(lost)

@@ -26,14 +26,16 @@ def instances(kinds: Iterable[type]) -> List[Any]:
 
     ``gc.get_objects`` refers to everything, also to a tuple that another thread is filling at this moment: its ``tuple(iterable)``
     raises SystemError where it goes on while it is referred to. So the references are taken and given back within one call of C
-    functions (the last line), which no other thread can interrupt. Everything before it is lazy. Classes are compared by id, since
-    comparing them can be Python code.
+    functions (the last line), which no other thread can interrupt. Everything before it is lazy. Classes are compared by the hash
+    that ``object`` gives, one for each address: comparing them can be Python code, and so can ``id``, where the process has an
+    audit hook.
     """
-    kept = list(kinds)  # an id is of use as long as its class lives
-    wanted = frozenset(map(id, kept)).__contains__
+    kept = list(kinds)  # the hash is of use as long as its class lives
+    identity = object.__hash__
+    wanted = frozenset(map(identity, kept)).__contains__
     shared: Dict[int, List[Any]] = {}  # holds the list for the second of two that go through it; ``tee`` would keep it alive in a circle
     objects = chain.from_iterable(map(shared.setdefault, [0], starmap(gc.get_objects, [()])))
-    answers = map(wanted, map(id, map(type, chain.from_iterable(map(shared.pop, [0])))))
+    answers = map(wanted, map(identity, map(type, chain.from_iterable(map(shared.pop, [0])))))
     collecting = gc.isenabled()
     gc.disable()  # a collection can run finalizers, and they let other threads go on
     try:

@@ -55,9 +55,9 @@ def _tensorflow_version() -> Optional[Version]:
 
 
 def _choose_examples() -> None:
-    """What must hold before a change lands must not hang on luck or load: there hypothesis takes the
-    same examples each time, without deadlines, and half as many as elsewhere: more of the same find
-    nothing new."""
+    """What must hold before a change lands must not hang on luck or load: there hypothesis takes
+    the same examples each time, without deadlines, and half as many as elsewhere: the same ones
+    again find nothing new."""
     if os.environ.get("HYPOTHESIS_PROFILE") == "reproducible":
         from hypothesis import settings
 
@@ -90,6 +90,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: Any) -> None:
     installed = _tensorflow_version()
     for item in items:
+        if item.get_closest_marker("tensorflow"):
+            # a tracer of every line would only slow TensorFlow's own Python, and stand in its way
+            item.add_marker(pytest.mark.no_cover)
         for mark in item.iter_markers("tensorflow"):
             wanted = ",".join(str(part) for part in mark.args)
             if installed is None:

@@ -5,8 +5,9 @@ import builtins
 import contextlib
 import errno
 import os
+import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 import pytest
 
@@ -181,70 +182,101 @@ CALLS: Dict[str, Tuple[Callable[[Path], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("language", "moment"), [*(("en", moment) for moment in MOMENTS), ("zh", "write")])
-@pytest.mark.parametrize("error", REASONS)
+OUTPUTS = {**COMMANDS, **CALLS}
+
+
+def expected(name: str, error: str, language: str) -> str:
+    """The first line of what a command says."""
+    head = {"en": "npu-overflow: %s can't be written: %s", "zh": "npu-overflow: 无法写入 %s：%s"}[language]
+    return head % (name, REASONS[error][language == "zh"])
+
+
 @pytest.mark.parametrize("output", COMMANDS)
 def test_a_command_says_it_once(
-    output: str, error: str, moment: str, language: str, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    output: str, disk: Disk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LANG", {"en": "en_US.UTF-8", "zh": "zh_CN.UTF-8"}[language])
     run, name = COMMANDS[output]
-    disk.refuse(error, moment)
+    disk.refuse("ENOSPC", "write")
     assert run(tmp_path / "out") == 1
     assert disk.refused == 1
     said = capsys.readouterr().err.splitlines()
-    reason = REASONS[error][language == "zh"]
-    expected = "npu-overflow: %s can't be written: %s" if language == "en" else "npu-overflow: 无法写入 %s：%s"
-    assert said[0] == expected % (name, reason) and len(said) == 2 and said[1].startswith("  ")
+    assert said[0] == expected(name, "ENOSPC", "en") and len(said) == 2 and said[1].startswith("  ")
     assert os.listdir(str(tmp_path / "out")) == []
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("error", REASONS)
 @pytest.mark.parametrize("output", CALLS)
-def test_a_call_raises_it(output: str, error: str, moment: str, disk: Disk, tmp_path: Path) -> None:
+def test_a_call_raises_it(output: str, disk: Disk, tmp_path: Path) -> None:
     write, name = CALLS[output]
-    disk.refuse(error, moment)
+    disk.refuse("ENOSPC", "write")
     with pytest.raises(CannotWrite) as caught:
         write(tmp_path / "out")
     message = caught.value.message("en")
-    assert message == "%s can't be written: %s" % (tmp_path / "out" / name, REASONS[error][0])
-    assert caught.value.hint("en") and caught.value.hint("zh") and caught.value.errno == getattr(errno, error)
+    assert message == "%s can't be written: the disk is full." % (tmp_path / "out" / name)
+    assert caught.value.hint("en") and caught.value.hint("zh")
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(str(tmp_path / "out")) == []
+
+
+@pytest.mark.parametrize("error", REASONS)
+def test_each_reason_in_both_languages(
+    error: str,
+    disk: Disk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run, name = COMMANDS["analyze --html"]
+    disk.refuse(error, "open")
+    for language, locale in (("en", "en_US.UTF-8"), ("zh", "zh_CN.UTF-8")):
+        monkeypatch.setenv("LANG", locale)
+        assert run(tmp_path / "out") == 1
+        assert capsys.readouterr().err.splitlines()[0] == expected(name, error, language)
+    with pytest.raises(CannotWrite) as caught:
+        CALLS["report"][0](tmp_path / "out")
+    assert caught.value.errno == getattr(errno, error)
     assert os.listdir(str(tmp_path / "out")) == []
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("output", [name for name in {**COMMANDS, **CALLS} if "show" not in name])
-def test_what_was_there_before_is_unchanged(output: str, moment: str, disk: Disk, tmp_path: Path) -> None:
+def test_each_moment_of_writing(moment: str, disk: Disk, tmp_path: Path) -> None:
+    write, name = CALLS["report"]
+    disk.refuse("EIO", moment)
+    with pytest.raises(CannotWrite, match=re.escape("%s can't be written: " % name)):
+        write(tmp_path / "out")
+    assert disk.refused == 1 and os.listdir(str(tmp_path / "out")) == []
+
+
+@pytest.mark.parametrize("output", [name for name in OUTPUTS if "show" not in name])
+def test_what_was_there_before_is_unchanged(output: str, disk: Disk, tmp_path: Path) -> None:
     """``show --save`` replaces nothing anyway."""
-    write, name = {**COMMANDS, **CALLS}[output]
+    write, name = OUTPUTS[output]
     write(tmp_path / "out")
-    before = {item: (tmp_path / "out" / item).read_bytes() for item in os.listdir(str(tmp_path / "out"))}
+    before = {item.name: item.read_bytes() for item in (tmp_path / "out").iterdir()}
     assert name in before
-    disk.refuse("ENOSPC", moment)
+    disk.refuse("ENOSPC", "rename")
     with contextlib.suppress(CannotWrite):
         assert write(tmp_path / "out") == 1
     assert disk.refused == 1
-    assert {item: (tmp_path / "out" / item).read_bytes() for item in os.listdir(str(tmp_path / "out"))} == before
+    assert {item.name: item.read_bytes() for item in (tmp_path / "out").iterdir()} == before
 
 
 @pytest.mark.parametrize("moment", ["open", "write"])
-@pytest.mark.parametrize("error", REASONS)
-def test_events_for_tensorboard_end_with_a_whole_record(error: str, moment: str, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_events_for_tensorboard_end_with_a_whole_record(
+    moment: str, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "out"
+    board = Board(str(out))
     if moment == "write":
-        board = Board(str(out))
         board.drop((10, 4.0, 2.0))
-        before = [path.read_bytes() for path in out.iterdir()]
-    else:
-        board, before = Board(str(out)), []
-    disk.refuse(error, moment)
+    before = [path.read_bytes() for path in out.iterdir()]
+    disk.refuse("ENOSPC", moment)
     board.drop((20, 2.0, 1.0))
     board.drop((30, 1.0, 0.5))
     board.close()
     assert [path.read_bytes() for path in out.iterdir()] == before
-    said: List[str] = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1 and "can't be written: %s" % REASONS[error][0] in said[0] and said[0].endswith("Nothing more is written for TensorBoard.")
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1 and "can't be written: the disk is full." in said[0]
+    assert said[0].endswith("Nothing more is written for TensorBoard.")
 
 
 def test_the_first_event_is_all_or_nothing(disk: Disk, tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def test_where_a_process_is_killed_this_one_counts(tmp_path: Path) -> None:
     assert run(tmp_path, "os.getpid() == parent or os.kill(os.getpid(), 9)") == "True 6 []\n"
 
 
-THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(2,)).start()\n"
+#: it is there until the process ends
+THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 
 
 @pytest.mark.parametrize("before", [THREAD, "import sys\nsys.modules['tensorflow'] = None\n"], ids=["thread", "tensorflow"])

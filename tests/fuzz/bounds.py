@@ -69,11 +69,9 @@ class Writes:
     """Notes files that are made, changed or removed outside the folders that may be written to (Python 3.8 and later; else it notes nothing)."""
 
     def __init__(self) -> None:
-        self.active = False
+        self.active = self.hooked = False
         self.allowed: Tuple[str, ...] = ()
         self.seen: List[str] = []
-        if hasattr(sys, "addaudithook"):
-            sys.addaudithook(self._hook)
 
     def _hook(self, event: str, given: Tuple[Any, ...]) -> None:
         if not self.active:
@@ -106,6 +104,9 @@ class Writes:
     @contextlib.contextmanager
     def only_in(self, *folders: str) -> Iterator[None]:
         """Nothing else is written than what lies in ``folders``."""
+        if not self.hooked and hasattr(sys, "addaudithook"):
+            sys.addaudithook(self._hook)  # for good: it slows what runs in this process afterwards, so not before it is needed
+            self.hooked = True
         self.allowed, self.seen, self.active = tuple(map(os.path.realpath, folders)), [], True
         try:
             yield

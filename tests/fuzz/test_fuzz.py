@@ -8,16 +8,19 @@ from pathlib import Path
 import pytest
 
 from fuzz import damage, mutate, readers, structure, targets
+from npu_overflow.analysis import growing
 from npu_overflow.report import html
 
 #: changes of good inputs for each target, and damaged trees
 CHANGES = {"records": 400, "dumps": 300, "names": 400, "manifests": 60, "reports": 25}
-TREES, TREES_A_TEST = 120, 10
+TREES, TREES_A_TEST = 48, 8
 
 
 @pytest.fixture(autouse=True)
-def one_template(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's template is read once, and nothing waits for files that nobody writes to."""
     monkeypatch.setattr(html, "_environment", readers.environment)
+    monkeypatch.setattr(growing, "_PAUSE", 0)
 
 
 @pytest.mark.parametrize("name", list(targets.TARGETS))
