@@ -155,4 +155,4 @@ def test_nested_watches_leave_nothing_behind(kind: Any, end: str, loaded: None) 
     assert npu_overflow.session.active() == []
     if error is None:
         assert len(watches) == 2
-        assert [watch.reports[0].first.op_name for watch in watches] == ["net/hot/MatMul"] * 2
+        assert [training.named(watch.reports[0].first) for watch in watches] == ["net/hot/MatMul"] * 2

@@ -52,7 +52,7 @@ def test_the_users_own_exceptions_pass_and_leave_no_hook(error: BaseException) -
         fit(watch, callbacks=[Raises()])
     assert raised.value is error
     watch._session.end(failed=True)
-    assert watch.reports[0].first.op_name == "net/hot/MatMul"
+    assert training.named(watch.reports[0].first) == "net/hot/MatMul"
     assert nothing_is_hooked()
 
 
@@ -72,7 +72,7 @@ def test_an_error_of_the_pipeline_is_raised_as_it_is() -> None:
     with pytest.raises((tf.errors.OpError, ValueError), match="the pipeline's own"):
         fit(watch, data=tf.data.Dataset.from_generator(batches, output_signature=spec))
     watch._session.end(failed=True)
-    assert watch.reports[0].first.op_name == "net/hot/MatMul"
+    assert training.named(watch.reports[0].first) == "net/hot/MatMul"
     assert nothing_is_hooked()
 
 

@@ -121,7 +121,7 @@ def test_no_python_of_the_user_runs_a_second_time(run: Any, eager: bool, capsys:
         said = [line for line in capsys.readouterr().out.splitlines() if "called" in line]
         seen.append((traces.all(), said, weights))
     reports = reports_of(watch)
-    assert [report.first.op_name.split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
+    assert [training.named(report.first).split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
     (plain, said, weights), (traces_too, said_too, weights_too) = seen
     assert traces_too == plain and said_too == said and training.same(weights, weights_too)
     assert len(plain["printed"]) == STEPS and plain["calls"] == len(plain["drawn"]) / 3
@@ -150,7 +150,7 @@ def test_a_step_that_prints_and_writes_summaries_is_collected_and_says_all_once(
             part = slice(i * training.BATCH, (i + 1) * training.BATCH)
             step(tf.constant(x[part]), tf.constant(y[part]), tf.constant(i, tf.int64))
     writer.close()
-    assert [report.first.op_name for report in watch.reports[:1]] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports[:1]] == ["net/hot/MatMul"]
     assert printed.read_text().split() == [word for i in range(STEPS) for word in ("step", str(i))]
     events = [e for path in Path("board").iterdir() for e in tf.compat.v1.train.summary_iterator(str(path))]
     assert [event.step for event in events if event.summary.value] == list(range(STEPS))
@@ -401,4 +401,4 @@ def test_an_error_of_the_users_own_step_passes_and_leaves_no_hook(run: Any, eage
         watch._session.end(failed=True)
     assert nothing_is_hooked() and npu_overflow.session.active() == []
     reports = reports_of(watch)
-    assert [report.first.op_name.split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
+    assert [training.named(report.first).split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
