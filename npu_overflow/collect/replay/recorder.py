@@ -175,9 +175,14 @@ class Recorder:
         begin = {**self._begin, **begin}
         return Record(entries, begin, dict(self._variables), self._bytes > self._max_bytes)
 
-    def writes(self, handle: int) -> bool:
-        """Whether anything in the record writes the variable with this number of its handle."""
-        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in self._entries if entry.graph is not None)
+    def may_have_written(self, handle: int, applied: bool) -> bool:
+        """Whether the step may have written the variable with this number of its handle.
+
+        Args:
+            applied: whether its functions may have written weights.
+        """
+        calls = self._entries if applied else []
+        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in calls if entry.graph is not None)
 
     def _call_writes(self, entry: Entry, handle: int) -> bool:
         program = self.programs.called(entry.type, None, entry.graph)
