@@ -278,7 +278,8 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             if calm and policy.settled_at is not None:
                 self.say("watch.rate.settled", overflowing=policy.overflowing_steps, steps=policy.steps, scale="%g" % policy.settled_at)
             elif policy.overflowing_steps:
-                self.say("watch.rate", overflowing=policy.overflowing_steps, steps=policy.steps, percent="%.2f" % (100 * policy.rate))
+                code = "watch.rate.at_least" if policy.at_least else "watch.rate"
+                self.say(code, overflowing=policy.overflowing_steps, steps=policy.steps, percent="%.2f" % (100 * policy.rate))
         if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
             self.say("watch.rate.warmup", step=self.drops[-1][0] if self.drops else "…")
         assert self._training is not None
