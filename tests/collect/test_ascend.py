@@ -17,8 +17,8 @@ from npu_overflow import dump_config, messages
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.collect.ascend import collector as ascend
 from npu_overflow.collect.ascend.collector import AscendCollector
-from npu_overflow.collect.base import Training
 from npu_overflow.collect.ascend.files import OwnFiles, Unit
+from npu_overflow.collect.base import Training
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.scan import find
 from npu_overflow.errors import CannotCollect
