@@ -70,7 +70,7 @@ def model_of(name: str, keras: Any) -> Tuple[Any, Any, Any]:
 class Peak:
     """The largest resident memory of this process while entered, in MB above what it began with."""
 
-    def __enter__(self) -> "Peak":
+    def __enter__(self) -> Peak:
         gc.collect()
         self._most, self._on = 0, True
         self._first = resident()
@@ -181,7 +181,7 @@ def main() -> None:
         return
     rows = []
     for name in given.names or NAMES:
-        ran = subprocess.run([sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, check=True, universal_newlines=True)
+        ran = subprocess.run([sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, check=True, text=True)
         found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("@"))[1:])
         seconds, memory = found["seconds"], found["memory"]
         assert found["culprit"], "nothing was blamed"

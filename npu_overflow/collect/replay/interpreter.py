@@ -77,6 +77,7 @@ class Step:
         self.labels, self.feeds, self.names = dict(labels or {}), dict(feeds or {}), list(names)
         self.scales, self.several, self.workers, self.skipped = scales, several, workers, skipped
         self.trainable = record.trainable
+        self.exchanged = record.exchanged() if workers > 1 else {}
         self.draws: Dict[Tuple[Any, ...], List[Any]] = {}
         self.most_nodes: Optional[int] = None
         self.until = time.monotonic() + most_seconds
@@ -171,15 +172,16 @@ class Interpreter:
         values: Dict[int, Any] = {}
         marks: Dict[int, Optional[Mark]] = {}
         used: Set[int] = set()
-        last = {number: i for i, entry in enumerate(self.step.record.entries) for number in entry.numbers}
+        exchanged = self.step.exchanged
+        last = {exchanged.get(number, number): i for i, entry in enumerate(self.step.record.entries) for number in entry.numbers}
         for i, entry in enumerate(self.step.record.entries):
             ins, inm = self._inputs(entry, values, marks)
-            used.update(entry.numbers)
+            used.update(exchanged.get(number, number) for number in entry.numbers)
             out, outm = self._entry(entry, i, ins, inm)
             for number, value, mark in zip(entry.outputs, out, outm):
                 values[number], marks[number] = value, mark
             for number in entry.numbers:
-                if last[number] == i:
+                if last.get(number) == i:
                     values.pop(number, None)
         for entry in self.step.record.entries:
             if entry.is_call or entry.backward:
@@ -193,6 +195,7 @@ class Interpreter:
         ins: Values = []
         inm: Marks = []
         for number, kept in zip(entry.numbers, entry.inputs):
+            number = self.step.exchanged.get(number, number)
             if number in values:
                 ins.append(values[number])
                 inm.append(marks[number])
