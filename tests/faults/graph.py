@@ -5,6 +5,7 @@ that is looked at. Blame, names and advice then come from the record alone, and 
 """
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any, List, Optional, Tuple
 
@@ -68,7 +69,8 @@ def _look(
             collector.step_ended(steps[-1])
         for code, values in collector.remarks:
             sys.stderr.write("%s: %s\n" % (code, values))
-        return (analyze(collector.tree) if collector.tree else None), drops
+        report = analyze(collector.tree) if collector.tree else None
+        return report and dataclasses.replace(report, reason=collector.reason), drops
     finally:
         collector.close()
 

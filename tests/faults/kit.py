@@ -25,9 +25,13 @@ What belongs to it:
   Where hand computation says little, ``proof="…"`` in the decorator says what else proves it. Every fault's type and name are compared with what
   ``enable_check_numerics`` blames as well; a case in which that is wrong says why: ``@fault("…", numerics="blames the mask")``.
 * **The cure**: with ``s.cured`` the case applies what the advice prints (or another fix of the operator named), and must be healthy: no report.
-* **Healthy runs** use ``@healthy("…")`` and return ``Healthy(training)``; they are run as they are, renamed, and with collection forced by ``at_steps``.
-* **A training** is ``Fit`` (a compiled model; batches ``good`` before step ``start``, ``bad`` from then on) or ``Loop`` (a function that trains by itself, run
-  inside ``overflow_dump``; ``s.scaled`` and ``s.unscaled`` are the loss scaling of this Keras) or anything with ``train(**options) -> Outcome`` and ``run()``.
+* **Graph tests and whole trainings**: most faults are judged by the record of one compiled step (``graph``), without ``fit`` and without a watch; those
+  with ``whole=True`` (all of ``ways``) and all healthy runs are trained under watch, from the trigger to the report.
+* **Names** are those of the graph. Besides the truth, each name that is reported is looked up in the graphs that TensorFlow really traced (``Graphs``).
+* **Healthy runs** use ``@healthy("…")`` and return ``Healthy(training)``; they are run as they are, and with collection forced by ``at_steps``.
+* **A training** is ``Fit`` (a compiled model; batches ``good`` before step ``start``, ``bad`` from then on), ``Steps`` (a loop of one tf.function a step) or,
+  only for whole trainings, ``Loop`` (a function that trains by itself, run inside ``overflow_dump``; ``s.scaled`` and ``s.unscaled`` are the loss scaling of
+  this Keras) or anything with ``train(**options) -> Outcome`` and ``run()``.
 * Options of the watch for one case: ``@fault("…", options={"warmup": 20})``. Precision policy: ``policy="float32"``. Versions: ``versions=">=2.11"``.
 * ``Fault(..., check=function)``: anything else that must hold, given the ``Outcome``, returns a list of complaints.
 
@@ -88,7 +92,7 @@ class Truth:
         cured_by_scale: whether a lower loss scale would cure it; None: not compared.
         advice: a code, or several, that must be among the advice; None: not compared.
         forward_op: full name of the forward operator of one of the backward pass; None: not compared.
-        or_reason: the report may also name nobody and give this reason, because the eager replay of the step is finite.
+        or_reason: the report may also name nobody and give this reason, because only the compiled step overflows.
         falls: whether the loss scale tells of the fault (False without loss scaling).
         eager: whether the operator runs eagerly: no graph has its name.
     """
@@ -174,7 +178,9 @@ class Case:
 
     def variants(self) -> Tuple[str, ...]:
         """The ways in which it is run."""
-        return ("plain", "renamed", "cured") if self.kind == "fault" else ("plain", "forced")
+        if self.kind == "healthy":
+            return ("plain", "forced")
+        return ("plain", "cured") if self.whole else ("plain", "renamed", "cured")
 
     @property
     def is_graph_test(self) -> bool:

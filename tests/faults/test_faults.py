@@ -1,6 +1,7 @@
 """Every planted fault and healthy run, as tests: the right answer in each variant, proven by something other than the package."""
 from __future__ import annotations
 
+import bisect
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -31,9 +32,12 @@ def test_case(name: str, variant: str, tmp_path: Any) -> None:
 def test_the_usual_means_agree_where_they_can() -> None:
     """Type and full name of each operator to blame are what enable_check_numerics blames, or the case says why that is wrong.
 
-    Of variables and batches it names the operator that hands them to the graph, never their consumer.
+    Of variables and batches it names the operator that hands them to the graph, never their consumer. It takes a whole training each, so
+    each version of TensorFlow tries another third of the cases; ``python -m tests.faults`` tries all.
     """
-    answers = table.check_numerics([case.name for case in CASES if case.kind == "fault" and case.runs_here() and case.numerics is None])
+    cases = [case.name for case in CASES if case.kind == "fault" and case.runs_here() and case.numerics is None]
+    third = bisect.bisect((11, 16), kit.Setting().version[1])
+    answers = table.check_numerics(cases[third::3])
     differ = {name: answer["found"] for name, answer in answers.items() if not answer["right"] and answer.get("origin", "operator") == "operator"}
     assert differ == {}
 
@@ -57,6 +61,8 @@ def test_the_table_of_rules_names_faults_that_fire_them(code: str, name: str) ->
 
 
 def test_there_are_enough_cases() -> None:
-    assert sum(case.kind == "fault" for case in CASES) >= 60
-    assert sum(case.kind == "healthy" for case in CASES) >= 20
+    faults = [case for case in CASES if case.kind == "fault"]
+    assert sum(case.is_graph_test for case in faults) >= 120
+    assert sum(not case.is_graph_test for case in faults) >= 40
+    assert sum(case.kind == "healthy" for case in CASES) >= 30
     assert all(case.about for case in CASES)
