@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npu_overflow.dump_config import npu_device_dump_config
     from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
     from npu_overflow.report.model import Operator, Report, TensorSummary
-    from npu_overflow.watch import OverflowWatch, overflow_dump
+    from npu_overflow.training.watch import OverflowWatch, overflow_dump
 
 __all__ = [
     "CannotCollect",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.loss_scale import Reading
-from npu_overflow.policy import Look, Policy
+from npu_overflow.training.loss_scale import Reading
+from npu_overflow.training.policy import Look, Policy
 
 
 @dataclass

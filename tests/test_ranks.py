@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.ranks import Ranks, prefix, rank_folder, ranks_of, speaks
+from npu_overflow.training.job import Ranks, prefix, rank_folder, ranks_of, speaks
 
 
 def tf_config(kind: str, index: Any, cluster: Any) -> Dict[str, str]:

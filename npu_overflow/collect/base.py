@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Callable, ContextManager, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.options import WatchOptions
+from npu_overflow.training.options import WatchOptions
 
 __all__ = ["Collector", "Training"]
 

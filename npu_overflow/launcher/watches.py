@@ -11,15 +11,16 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from npu_overflow import dump_config, loss_scale, ranks, session
+from npu_overflow import dump_config
 from npu_overflow.launcher.imports import after_import
-from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
-from npu_overflow.restart import RestartRequested
-from npu_overflow.session import Session
-from npu_overflow.session_pause import Script
+from npu_overflow.training import job, loss_scale, session
 from npu_overflow.training.applications import Applications
 from npu_overflow.training.calls import Call, FunctionCalls
-from npu_overflow.watch import OverflowWatch, overflow_dump
+from npu_overflow.training.options import DEFAULT_DUMP_PATH, WatchOptions
+from npu_overflow.training.pause import Script
+from npu_overflow.training.restart import RestartRequested
+from npu_overflow.training.session import Session
+from npu_overflow.training.watch import OverflowWatch, overflow_dump
 
 __all__ = ["Watches"]
 
@@ -196,7 +197,7 @@ class Watches:
 
     def _adapter_loaded(self, npu_device: ModuleType) -> None:
         if self._dump:
-            path = self._options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, ranks.ranks_of())
+            path = self._options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, job.ranks_of())
             dump_config.configure_at_open(npu_device, path, Session(self._options).say)
         # as_default() assigns Function.__call__
         dump_config.after_default(npu_device, self._calls.reinstall)

@@ -8,8 +8,8 @@ from typing import Any, List
 
 import numpy as np
 
-from npu_overflow import loss_scale
 from npu_overflow.atomic import atomic_write
+from npu_overflow.training import loss_scale
 
 __all__ = ["load_state", "load_weights", "save_weights", "weights_are_lost", "weights_path"]
 

@@ -17,15 +17,15 @@ from npu_overflow import dump_config, messages
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.collect.ascend import collector as ascend
 from npu_overflow.collect.ascend.collector import AscendCollector
-from npu_overflow.collect.base import Training
 from npu_overflow.collect.ascend.files import OwnFiles, Unit
+from npu_overflow.collect.base import Training
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.scan import find
 from npu_overflow.errors import CannotCollect
-from npu_overflow.loss_scale import Reading
-from npu_overflow.manifest import Manifest, read_manifests
-from npu_overflow.options import WatchOptions
-from npu_overflow.policy import Policy
+from npu_overflow.training.loss_scale import Reading
+from npu_overflow.training.manifest import Manifest, read_manifests
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.policy import Policy
 
 BIG = np.full((2, 2), 65504, np.float16)
 
@@ -691,9 +691,9 @@ def test_sporadic_records_give_no_report_to_a_blind_optimizer(tmp_path: Path) ->
 
 SLOW = """
 import threading
-from npu_overflow import saved
-enough, analyzed = threading.Event(), saved.analyzed
-saved.analyzed = lambda *args: (enough.wait(60), analyzed(*args))[1]
+from npu_overflow.training import reports_io
+enough, analyzed = threading.Event(), reports_io.analyzed
+reports_io.analyzed = lambda *args: (enough.wait(60), analyzed(*args))[1]
 class Notes(tf.keras.callbacks.Callback):
     between, threads = 0, set()
     def on_train_batch_end(self, batch, logs=None):
@@ -709,9 +709,9 @@ print("BETWEEN", notes.between, sorted(Notes.threads), len(watch.reports))
 
 LATE = """
 import threading, time
-from npu_overflow import saved, session_report
-session_report.JOIN_SECONDS = 0.5
-saved.analyzed = lambda *args: threading.Event().wait(600)
+from npu_overflow.training import delivery, reports_io
+delivery.JOIN_SECONDS = 0.5
+reports_io.analyzed = lambda *args: threading.Event().wait(600)
 began = []
 class Ends(tf.keras.callbacks.Callback):
     def on_train_end(self, logs=None):
@@ -740,7 +740,7 @@ def test_an_analysis_that_hangs_is_given_up_at_the_end(tmp_path: Path, keep: int
 
 STATES = """
 import json, os
-from npu_overflow import manifest
+from npu_overflow.training import manifest
 renamed, replace = [], os.replace
 
 def noted(one, other):

@@ -13,8 +13,8 @@ from fake_npu_device import adapter
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.dump.scan import find
-from npu_overflow.loss_scale import Reading, reader_for
-from npu_overflow.policy import Policy
+from npu_overflow.training.loss_scale import Reading, reader_for
+from npu_overflow.training.policy import Policy
 
 pytestmark = pytest.mark.tensorflow("<2.7")
 

@@ -14,7 +14,7 @@ import pytest
 import training
 
 import npu_overflow
-from npu_overflow import session, streams
+from npu_overflow.training import console, session
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -75,12 +75,12 @@ def test_a_failure_of_the_watch_is_not_raised_where_it_can_not_be_logged(monkeyp
 
 
 def test_an_error_that_is_not_of_the_stream_is_one(monkeypatch: Any) -> None:
-    with pytest.raises(ValueError), streams.forgiving("stderr"):
+    with pytest.raises(ValueError), console.forgiving("stderr"):
         raise ValueError
     monkeypatch.setattr(sys, "stderr", None)
-    with streams.forgiving("stderr"):
+    with console.forgiving("stderr"):
         raise ValueError
-    streams.say("lost")
+    console.say("lost")
 
 
 def test_on_a_terminal_a_line_begins_apart_from_a_progress_bar(monkeypatch: Any) -> None:
@@ -90,8 +90,8 @@ def test_on_a_terminal_a_line_begins_apart_from_a_progress_bar(monkeypatch: Any)
 
     for stream, lead in ((Terminal(), "\n"), (io.StringIO(), "")):
         monkeypatch.setattr(sys, "stderr", stream)
-        streams.say("line", apart=True)
-        streams.say("another")
+        console.say("line", apart=True)
+        console.say("another")
         assert stream.getvalue() == lead + "line\nanother\n"
 
 

@@ -15,19 +15,20 @@ import time
 import weakref
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from npu_overflow import dump_config, loss_scale, messages, ranks, restart, saved, streams
+from npu_overflow import dump_config, messages
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.collect.choice import choose
 from npu_overflow.errors import CannotCollect, CannotWrite
-from npu_overflow.manifest import Manifest
-from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
-from npu_overflow.policy import Look, Policy
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import Board
-from npu_overflow.session_pause import Pausing, Script
-from npu_overflow.session_report import Reporting
-from npu_overflow.session_restart import Restarting
-from npu_overflow.session_steps import Stepping, harmless
+from npu_overflow.training import console, job, loss_scale, reports_io, restart
+from npu_overflow.training.delivery import Reporting
+from npu_overflow.training.manifest import Manifest
+from npu_overflow.training.options import DEFAULT_DUMP_PATH, WatchOptions
+from npu_overflow.training.pause import Pausing, Script
+from npu_overflow.training.policy import Look, Policy
+from npu_overflow.training.session_restart import Restarting
+from npu_overflow.training.steps import Stepping, harmless
 
 __all__ = ["Session", "active"]
 
@@ -68,7 +69,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         self._applications: Any = None  # where optimizers are seen to end steps in Python
         self._marked = False  # inside a step that the user marked
         self._training: Optional[Training] = None
-        self._ranks = ranks.Ranks()
+        self._ranks = job.Ranks()
 
     # --- a training begins and ends ---------------------------------------------------------------------------------------------
 
@@ -106,7 +107,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         self._last_culprit = self.script.culprit
         self._loss_was_bad = False
         self._lost_since: Optional[int] = None  # the step after the last one whose loss was seen to be non-finite
-        dump_path = os.path.abspath(options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
+        dump_path = os.path.abspath(options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, self._ranks))
         self._training = Training(
             options, dump_path, model, rank=self._ranks.rank, world_size=self._ranks.world_size, device=self._ranks.device, say=self.say, fail=self.fail
         )
@@ -291,7 +292,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
         if isinstance(error, CannotWrite):
             self.say("watch.off", always=True, reason="%s %s" % (error.message(self._language), error.hint(self._language)))
         else:
-            streams.log_failure(messages.say("watch.failed", self._language))
+            console.log_failure(messages.say("watch.failed", self._language))
         with contextlib.suppress(Exception):
             self._change("off")
         self.state = "off"
@@ -378,8 +379,8 @@ class Session(Stepping, Reporting, Restarting, Pausing):
                 self._training.dump_path = tempfile.mkdtemp(prefix="npu_overflow_")
             except OSError:
                 self._disk_warned = True
-                raise CannotCollect("dump_config.unwritable", path=saved.shown(path), reason=reason) from None
-            self.say("watch.elsewhere", always=True, path=saved.shown(path), reason=reason, folder=self._training.dump_path)
+                raise CannotCollect("dump_config.unwritable", path=reports_io.shown(path), reason=reason) from None
+            self.say("watch.elsewhere", always=True, path=reports_io.shown(path), reason=reason, folder=self._training.dump_path)
 
     def _finish_if_enough(self) -> None:
         assert self._collector is not None and self._collect_from is not None
@@ -441,9 +442,9 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             hostname=socket.gethostname(),
             pid=os.getpid(),
             started=time.time(),
-            versions=saved.versions(),
+            versions=reports_io.versions(),
             mode=loss_scale.npu_mode() or "inf_nan",
-            options=saved.plain_options(self.options),
+            options=reports_io.plain_options(self.options),
             argv=list(sys.argv),
             environment=dict(os.environ),
         )
@@ -476,7 +477,7 @@ class Session(Stepping, Reporting, Restarting, Pausing):
             return
         if self.options.verbose or always:
             _said.add(code)
-            streams.say("%snpu_overflow: %s" % (ranks.prefix(self._ranks), messages.say(code, self._language, **values)), apart=self._active and self._step > 0)
+            console.say("%snpu_overflow: %s" % (job.prefix(self._ranks), messages.say(code, self._language, **values)), apart=self._active and self._step > 0)
 
 
 def _context() -> Any:

@@ -5,12 +5,13 @@ import os
 import time
 from typing import Any, Callable, List, Optional, Set
 
-from npu_overflow import messages, ranks, restart, saved
+from npu_overflow import messages
 from npu_overflow.collect.base import Training
 from npu_overflow.errors import CannotCollect
-from npu_overflow.manifest import Manifest
-from npu_overflow.options import WatchOptions
-from npu_overflow.policy import Policy
+from npu_overflow.training import job, reports_io, restart
+from npu_overflow.training.manifest import Manifest
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.policy import Policy
 from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
 
 __all__ = ["Restarting"]
@@ -29,7 +30,7 @@ class Restarting:
     _say_refused: Callable[[str, str, OSError], None]
     _training: Optional[Training]
     _manifest: Manifest
-    _ranks: ranks.Ranks
+    _ranks: job.Ranks
     _policies: List[Policy]
     _requested: Set[str]
     _step: int
@@ -109,6 +110,6 @@ class Restarting:
         try:
             load_state(model, path)
         except Exception as error:
-            self.say("watch.restored.weights", always=True, path=saved.shown(path), reason=str(error))
+            self.say("watch.restored.weights", always=True, path=reports_io.shown(path), reason=str(error))
             return
-        self.say("watch.restored", path=saved.shown(path))
+        self.say("watch.restored", path=reports_io.shown(path))

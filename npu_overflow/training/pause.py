@@ -4,10 +4,10 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable, List, Optional, Set, Tuple
 
-from npu_overflow import loss_scale
 from npu_overflow.collect.base import Collector, Training
-from npu_overflow.manifest import Manifest
-from npu_overflow.policy import Policy
+from npu_overflow.training import loss_scale
+from npu_overflow.training.manifest import Manifest
+from npu_overflow.training.policy import Policy
 
 __all__ = ["Pausing", "Script"]
 

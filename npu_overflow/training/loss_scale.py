@@ -21,7 +21,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-from npu_overflow import living
+from npu_overflow.training import objects
 
 __all__ = ["Reader", "Reading", "find_in_model", "find_optimizers", "npu_mode", "reader_for", "watch_new_optimizers"]
 
@@ -274,8 +274,8 @@ def find_in_model(model: Any) -> List[Any]:
 def find_optimizers() -> List[Any]:
     """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
-    roots = [kind for kind in living.derived([object]) if "LossScaleOptimizer" in kind.__name__]
-    return [item for item in living.instances(living.derived(roots)) if _is_scaling(item)]
+    roots = [kind for kind in objects.derived([object]) if "LossScaleOptimizer" in kind.__name__]
+    return [item for item in objects.instances(objects.derived(roots)) if _is_scaling(item)]
 
 
 def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:

@@ -8,13 +8,14 @@ import threading
 import time
 from typing import Any, Callable, List, Optional, Tuple
 
-from npu_overflow import messages, ranks, saved, streams
+from npu_overflow import messages
 from npu_overflow.collect.base import Collector, Training
-from npu_overflow.manifest import Manifest
-from npu_overflow.neighbours import has_judged, neighbours
-from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Report
-from npu_overflow.session_pause import Script
+from npu_overflow.training import console, job, reports_io
+from npu_overflow.training.manifest import Manifest
+from npu_overflow.training.neighbours import has_judged, neighbours
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.pause import Script
 
 __all__ = ["Reporting"]
 
@@ -61,7 +62,7 @@ class Reporting:
     _collector: Optional[Collector]
     _training: Optional[Training]
     _manifest: Manifest
-    _ranks: ranks.Ranks
+    _ranks: job.Ranks
     _step: int
     _waiting: Optional[_Waiting]
     _listen_again: float
@@ -116,7 +117,7 @@ class Reporting:
             if last:
                 assert self._collector is not None and self._training is not None
                 folder = self._collector.tree or self._training.dump_path
-                self.say("watch.late", always=True, seconds="%g" % JOIN_SECONDS, folder=saved.shown(folder))
+                self.say("watch.late", always=True, seconds="%g" % JOIN_SECONDS, folder=reports_io.shown(folder))
             return
         self._beside = None
         for gathered in made:
@@ -134,7 +135,7 @@ class Reporting:
         self._write_manifest()  # the analysis reads it
         folder = tree or self._training.dump_path
         theirs = self._collector.reason == "other_rank"  # what lies in a shared folder then is another rank's
-        report = saved.analyzed(folder, self._manifest) if tree and not theirs else saved.empty(folder, self._manifest)
+        report = reports_io.analyzed(folder, self._manifest) if tree and not theirs else reports_io.empty(folder, self._manifest)
         first = None if report.first is None else next((item for item in report.operators if item.rank in (None, self._ranks.rank)), report.first)
         self._manifest.finding = None if first is None else {"op_name": first.op_name, "op_type": first.op_type, "step": first.train_step}
         self._manifest.judged = self._collect_from if self._collect_from is not None else self._step
@@ -145,7 +146,7 @@ class Reporting:
     def _saved(self, report: Report, folder: str) -> Optional[str]:
         """Path of the report's text, or None where the disk refuses: then it is printed all the same."""
         try:
-            return saved.save(report, folder, self._manifest, self._language)
+            return reports_io.save(report, folder, self._manifest, self._language)
         except OSError as error:
             self._say_refused("watch.not_saved", folder, error)
             return None
@@ -168,7 +169,7 @@ class Reporting:
 
     def _prefixed(self, text: str) -> str:
         """With several ranks every line says whose it is."""
-        mark = ranks.prefix(self._ranks)
+        mark = job.prefix(self._ranks)
         return "".join(mark + line if line.strip() else line for line in text.splitlines(True))
 
     def _listen(self, seconds: float = 0.0) -> None:
@@ -195,7 +196,7 @@ class Reporting:
             else:
                 return False
         else:
-            speaks = ranks.speaks(self._ranks, waiting.report.first is not None, [(item.rank, found) for item, found in others])
+            speaks = job.speaks(self._ranks, waiting.report.first is not None, [(item.rank, found) for item, found in others])
             if speaks is None and not late:
                 return False
             if speaks is not False:
@@ -249,11 +250,11 @@ class Reporting:
 
         text = io.StringIO()
         several = self._ranks.several
-        files = None if shown.path is None else saved.files_shown(shown.path)
-        with streams.forgiving("stdout"):
+        files = None if shown.path is None else reports_io.files_shown(shown.path)
+        with console.forgiving("stdout"):
             sys.stdout.write("\n")  # a progress bar may stand on this line
             terminal.print_report(report, file=text if several else None, limit=min(shown.limit, self.options.limit), saved=files,
-                                  next_command="npu-overflow analyze %s" % saved.shown(shown.folder), language=self._language)
+                                  next_command="npu-overflow analyze %s" % reports_io.shown(shown.folder), language=self._language)
             sys.stdout.write(self._prefixed(text.getvalue()))
             sys.stdout.flush()
 
@@ -262,4 +263,4 @@ class Reporting:
             assert self.options.on_report is not None
             self.options.on_report(report)
         except Exception:
-            streams.log_failure(messages.say("watch.on_report_failed", self._language))
+            console.log_failure(messages.say("watch.on_report_failed", self._language))

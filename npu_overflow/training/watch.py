@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from npu_overflow.collect.replay import tensorflow as private
-from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import folder_beside
-from npu_overflow.session import Session
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.session import Session
 
 __all__ = ["OverflowWatch", "overflow_dump"]
 

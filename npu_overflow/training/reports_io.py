@@ -9,9 +9,9 @@ from typing import Any, Dict, Optional
 
 from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
-from npu_overflow.manifest import Manifest, plain
-from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Remark, Report
+from npu_overflow.training.manifest import Manifest, plain
+from npu_overflow.training.options import WatchOptions
 from npu_overflow.version import __version__
 
 __all__ = ["analyzed", "empty", "files_shown", "plain_options", "save", "shown", "versions"]

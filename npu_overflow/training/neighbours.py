@@ -5,7 +5,7 @@ import os
 from typing import Dict, List, Optional, Tuple
 
 from npu_overflow.dump.names import is_time_folder
-from npu_overflow.manifest import Manifest, read_manifests
+from npu_overflow.training.manifest import Manifest, read_manifests
 
 __all__ = ["has_judged", "neighbours"]
 

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Deque, List, Optional, Sequence, Tuple
 
-from npu_overflow.loss_scale import Reading
+from npu_overflow.training.loss_scale import Reading
 
 __all__ = ["Look", "Policy"]
 

@@ -7,10 +7,11 @@ import functools
 import sys
 from typing import Any, Callable, Iterator, List, Optional, TypeVar, cast
 
-from npu_overflow import dump_config, loss_scale
+from npu_overflow import dump_config
 from npu_overflow.collect.base import Collector, Training
-from npu_overflow.options import WatchOptions
-from npu_overflow.policy import Look, Policy
+from npu_overflow.training import loss_scale
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.policy import Look, Policy
 from npu_overflow.training.weights import weights_are_lost
 
 __all__ = ["Stepping", "harmless"]
