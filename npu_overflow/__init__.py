@@ -44,8 +44,8 @@ __all__ = [
 
 #: public name -> the module that defines it
 _HOMES: Dict[str, str] = {
-    "OverflowWatch": "watch",
-    "overflow_dump": "watch",
+    "OverflowWatch": "training.watch",
+    "overflow_dump": "training.watch",
     "npu_device_dump_config": "dump_config",
     "analyze": "analysis.analyzer",
     "Report": "report.model",
