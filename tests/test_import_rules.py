@@ -27,14 +27,20 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "dump": (),
     "analysis": ("dump", "training.manifest", "report.model"),
     "report": (),
-    "collect": ("dump", "dump_config", "training.options", "training.console"),
-    # what has no arrow to a collector is used by collectors and the analysis, too
+    "collect": (
+        *("dump", "dump_config", "training.options", "training.loss_scale", "training.tracked"),
+        "training.console",
+    ),
+    # the lower half of the room: no arrow leads from it to a collector, so collectors may use it
     "training.options": (),
     "training.manifest": (),
-    "training.console": (),
+    "training.console": ("training.options",),
     "training.objects": (),
     "training.loss_scale": ("training.objects",),
     "training.policy": ("training.loss_scale",),
+    "training.tracked": (
+        *("training.options", "training.loss_scale", "training.policy", "training.console"),
+    ),
     "training.job": ("dump", "training.manifest"),
     "training": ("dump_config", "dump", "analysis", "report", "collect"),
     "launcher": ("*",),

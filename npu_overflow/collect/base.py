@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Callable, ContextManager, List, Mapping, Optional, Sequence, Tuple
 
+from npu_overflow.training.loss_scale import Reader
 from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.tracked import TrackedOptimizer
 
-__all__ = ["Collector", "Training"]
+__all__ = ["Collector", "NoCollector", "Training", "adapted"]
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Training:
         options: the watch's options.
         dump_path: absolute folder for dump trees of this rank.
         model: the Keras model in ``fit``, or None in a loop of the user's own.
-        readers: one ``loss_scale.Reader`` an optimizer, in the order they were found; grows when optimizers are made later.
+        optimizers: those under watch, in the order they were found; grows when they are made later.
         rank, world_size, device: of this process.
         say: prints one line to the user: ``say(code, **values)`` with a code of ``messages``.
         bad_since: training step of the first sign of the present trouble: a non-finite loss, or the first counted overflow in the window.
@@ -31,7 +33,7 @@ class Training:
     options: WatchOptions
     dump_path: str
     model: Any = None
-    readers: List[Any] = field(default_factory=list)
+    optimizers: List[TrackedOptimizer] = field(default_factory=list)
     rank: int = 0
     world_size: int = 1
     device: int = 0
@@ -39,6 +41,11 @@ class Training:
     fail: Callable[[], None] = lambda: None
     bad_since: Optional[int] = None
     forced: bool = False
+
+    @property
+    def readers(self) -> List[Reader]:
+        """What reads the loss scale of each optimizer."""
+        return [item.reader for item in self.optimizers]
 
 
 class Collector(abc.ABC):
@@ -78,15 +85,15 @@ class Collector(abc.ABC):
         """
 
     #: whether it can go on after ``close``, with another ``prepare``, and holds nothing of the model meanwhile
-    lasts = False
+    survives_close = False
 
-    #: whether ``stop`` may take long and may be called on another thread, after ``freeze``, while the training goes on
+    #: whether ``stop`` may take long and may be called on another thread, after ``seal``, while the training goes on
     in_background = False
 
-    def freeze(self) -> None:
+    def seal(self) -> None:
         """The collection ends with the steps that have ended by now; ``stop`` follows on another thread."""
 
-    def signs(self, first_step: int, steps: int) -> Sequence[int]:
+    def overflow_signs(self, first_step: int, steps: int) -> Sequence[int]:
         """Training steps for which this collector has come to see signs of overflow since the last call, without any loss scale.
 
         Asked at each look, before ``step_done``, where the optimizer sees no overflow.
@@ -109,7 +116,7 @@ class Collector(abc.ABC):
     def stop(self) -> None:
         """End collecting; the tree is complete afterwards. Harmless where nothing was started."""
 
-    def rescue(self) -> bool:
+    def salvage(self) -> bool:
         """The training was ended by an exception while nothing was being collected.
 
         Returns:
@@ -146,3 +153,57 @@ class Collector(abc.ABC):
     def close(self) -> None:
         """Training ends: undo every hook. Called once, also after errors."""
         self.stop()
+
+
+class NoCollector(Collector):
+    """Collects nothing: before a collector is chosen, and between two calls of ``fit``.
+
+    Args:
+        last: one that was closed. What it collected is still told; nothing else of it is kept.
+    """
+
+    def __init__(self, last: Optional[Collector] = None) -> None:
+        self._tree: Optional[str] = None
+        if last is not None:
+            self._tree = last.tree
+            self.name, self.remarks, self.reason = last.name, last.remarks, last.reason
+            self.kept_folders, self.kept_steps = last.kept_folders, last.kept_steps
+            self.train_steps, self.folder_steps = last.train_steps, last.folder_steps
+
+    def prepare(self, training: Training) -> None:
+        """There is nothing to prepare."""
+
+    def start(self, step: int) -> None:
+        """There is nothing to start."""
+
+    @property
+    def collected(self) -> int:
+        """No steps."""
+        return 0
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    @property
+    def tree(self) -> Optional[str]:
+        """That of the last collector."""
+        return self._tree
+
+
+class _Adapted(NoCollector):
+    """A collector of the user's own, whatever its class: what it lacks is done as here."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self._own = own
+
+    def __getattribute__(self, name: str) -> Any:
+        own = None if name.startswith("_") else self._own
+        found = object.__getattribute__(self, name)
+        return found if own is None else getattr(own, name, found)
+
+
+def adapted(collector: Any) -> Collector:
+    """A collector of the user's own as a ``Collector``, whatever methods beside ``prepare``, ``start``
+    and ``stop`` it has."""
+    return collector if isinstance(collector, Collector) else _Adapted(collector)

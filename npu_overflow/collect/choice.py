@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Tuple
 
-from npu_overflow.collect.base import Collector
+from npu_overflow.collect.base import Collector, adapted
 from npu_overflow.dump_config import is_device_open
 
 __all__ = ["choose"]
@@ -20,7 +20,7 @@ def choose(wanted: Any, may_open: bool = False) -> Tuple[Collector, str]:
         may_open: the device can still be opened before the first step; not so where a model exists, which that would kill.
     """
     if not isinstance(wanted, str):
-        return wanted, "given"
+        return adapted(wanted), "given"
     loaded = "npu_device" in sys.modules
     usable = loaded and (may_open or is_device_open())
     why = "given" if wanted != "auto" else ("loaded" if usable else "unopened" if loaded else "unloaded")

@@ -1,4 +1,5 @@
-"""Which rank of how many this process is, on which device, and who prints. From the environment alone: nothing is imported or opened.
+"""This process in its job: which rank of how many it is, on which device, what the other ranks found,
+and who prints. From the environment, and from manifests on a shared dump path; nothing is opened.
 
 Launchers tell it in different ways. They are asked in the order of ``_LAUNCHERS``; the first that tells a rank and a size decides. Ascend's own
 variables come first: on an NPU they are what the device itself goes by. An Ascend job without a rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
@@ -12,9 +13,21 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-__all__ = ["Ranks", "numbered_by_device", "prefix", "rank_folder", "ranks_of", "speaks"]
+from npu_overflow.dump.names import is_time_folder
+from npu_overflow.training.manifest import Manifest, read_manifests
+
+__all__ = [
+    "Ranks",
+    "has_judged",
+    "is_speaker",
+    "numbered_by_device",
+    "peers",
+    "prefix",
+    "rank_folder",
+    "ranks_of",
+]
 
 #: (name of the rank, names of the size); TF_CONFIG is asked between Ascend's and the others
 _ASCEND: Tuple[str, Tuple[str, ...]] = ("RANK_ID", ("RANK_SIZE", "CM_WORKER_SIZE"))
@@ -35,6 +48,10 @@ _JOBS: Tuple[Tuple[str, ...], ...] = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ("TORCHELASTIC_RUN_ID",),
 )
+
+#: without an id from the launcher, trainings of one size that began within this many seconds are taken for one job
+_TOGETHER = 600.0
+_MOST_FOLDERS = 1000
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,7 @@ def prefix(ranks: Ranks) -> str:
     return "[rank %d] " % ranks.rank if ranks.several else ""
 
 
-def speaks(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()) -> Optional[bool]:
+def is_speaker(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()) -> Optional[bool]:
     """Whether this rank prints its report: with several ranks only with a finding, and only the lowest such rank; None: not known yet.
 
     Args:
@@ -95,6 +112,32 @@ def speaks(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional
     if not has_finding or any(lower):
         return False
     return None if None in lower else True
+
+
+def peers(dump_path: str, own: Manifest) -> List[Manifest]:
+    """The manifests of the other ranks of this job below a shared dump path, by rank; none where each rank has its own folder."""
+    folders = [dump_path]
+    try:
+        with os.scandir(dump_path) as entries:
+            folders += sorted((entry.path for entry in entries if _is_run(entry)), reverse=True)[:_MOST_FOLDERS]
+    except OSError:
+        return []
+    found: Dict[int, Manifest] = {}
+    for folder in folders:
+        for manifest in read_manifests(folder):
+            if manifest.rank != own.rank and _same_job(manifest, own):
+                known = found.get(manifest.rank)
+                if known is None or _order(known) < _order(manifest):  # one that a start before has left is older
+                    found[manifest.rank] = manifest
+    return [found[rank] for rank in sorted(found)]
+
+
+def has_judged(other: Manifest, step: Optional[int]) -> bool:
+    """Whether a rank has analyzed its collection from training step ``step`` on, or will never.
+
+    The loss scale of all ranks falls at the same steps, so they collect at the same ones.
+    """
+    return other.ended or other.state == "off" or (other.judged is not None and (step is None or other.judged >= step))
 
 
 def _told(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
@@ -146,3 +189,18 @@ def _run_id(variables: Mapping[str, str], size: int) -> str:
             text = "-".join(values)
             return text if len(text) <= 64 and text.isprintable() else hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return "%s-%d-%s" % (time.strftime("%Y%m%d%H%M%S"), os.getpid(), uuid.uuid4().hex[:8])
+
+
+def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
+    """Later is greater: a training writes its manifest where it collects, and that can be several folders."""
+    return manifest.started, manifest.ended, -1 if manifest.judged is None else manifest.judged, manifest.finding is not None
+
+
+def _is_run(entry: os.DirEntry[str]) -> bool:
+    return is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)
+
+
+def _same_job(other: Manifest, own: Manifest) -> bool:
+    if other.world_size != own.world_size:
+        return False
+    return other.run_id == own.run_id or abs(other.started - own.started) < _TOGETHER

@@ -274,8 +274,8 @@ def find_in_model(model: Any) -> List[Any]:
 def find_optimizers() -> List[Any]:
     """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
-    roots = [kind for kind in objects.derived([object]) if "LossScaleOptimizer" in kind.__name__]
-    return [item for item in objects.instances(objects.derived(roots)) if _is_scaling(item)]
+    roots = [kind for kind in objects.subclasses_of([object]) if "LossScaleOptimizer" in kind.__name__]
+    return [item for item in objects.objects_of_type(objects.subclasses_of(roots)) if _is_scaling(item)]
 
 
 def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:

@@ -6,10 +6,10 @@ from itertools import chain, starmap, zip_longest
 from operator import itemgetter
 from typing import Any, Dict, Iterable, List
 
-__all__ = ["derived", "instances"]
+__all__ = ["objects_of_type", "subclasses_of"]
 
 
-def derived(roots: Iterable[type]) -> List[type]:
+def subclasses_of(roots: Iterable[type]) -> List[type]:
     """The classes and all that derive from them, each once."""
     found: Dict[int, type] = {}  # by id: a metaclass can make its classes unhashable
     waiting = list(roots)
@@ -21,7 +21,7 @@ def derived(roots: Iterable[type]) -> List[type]:
     return list(found.values())
 
 
-def instances(kinds: Iterable[type]) -> List[Any]:
+def objects_of_type(kinds: Iterable[type]) -> List[Any]:
     """All living objects of exactly these classes, of those that the garbage collector tracks.
 
     ``gc.get_objects`` refers to everything, also to a tuple that another thread is filling at this moment: its ``tuple(iterable)``

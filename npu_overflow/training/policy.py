@@ -1,10 +1,11 @@
-"""Sporadic or frequent: from looks at the loss scale to "wait" or "collect". Pure: no TensorFlow, no clock, no files.
+"""Sporadic or frequent: from readings of the loss scale to "wait" or "collect". Pure: no TensorFlow,
+no clock, no files.
 
 Overflow of single steps is normal with dynamic loss scaling. The scale doubles after a number of good steps, overflows once, halves
 again: such a *probe* is healthy however often it happens. What counts is a scale that falls below a value at which it was fine.
 
 Words used here:
-    look      one reading of the scale; it covers the steps since the look before
+    look      one check of the scale; it covers the steps since the check before
     counted   an overflow that is no probe and lies outside calibration
     safe      the scale before its last growth: a halving that ends at or above it is a probe
     calibration   the beginning of a run whose first scale may be far too high
@@ -18,14 +19,14 @@ from typing import Deque, List, Optional, Sequence, Tuple
 
 from npu_overflow.training.loss_scale import Reading
 
-__all__ = ["Look", "Policy"]
+__all__ = ["Observation", "Policy"]
 
 _MAX_FLOAT32 = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look says.
+class Observation:
+    """What one check of the scale says.
 
     Args:
         overflows: overflowing steps since the look before, probes included ("at least", where a look covers several steps).
@@ -123,7 +124,7 @@ class Policy:
         """A report was made at training step ``step``: the next trigger comes ``window`` steps later at the earliest."""
         self._quiet_until = step + self.window
 
-    def look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Look:
+    def check_scale(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Observation:
         """Judge the steps since the look before.
 
         Args:
@@ -137,7 +138,7 @@ class Policy:
                 scale does: it is asked where the optimizer sees no overflow.
 
         Returns:
-            a Look. Where the look covers several steps its counts are "at least" and never more than really happened.
+            a Observation. Where the look covers several steps its counts are "at least" and never more than really happened.
         """
         previous, self._previous = self._previous, reading
         if told:
@@ -146,7 +147,7 @@ class Policy:
             return self._first_look(step, n, reading, finite)
         steps = self._optimizer_steps(n, previous, reading)
         if steps <= 0 and finite is None:
-            return Look(pending=self._pending(step))
+            return Observation(pending=self._pending(step))
         steps = max(steps, 1)
         drop = (step, previous.scale, reading.scale) if reading.scale < previous.scale else None
         known = self._last_step(steps, reading, finite)
@@ -158,22 +159,22 @@ class Policy:
             self._safe = max(previous.scale, reading.scale / 2)
         return self._judged(step, steps, overflows, probes, reading, drop, first=step - max(n, 1) + 1)
 
-    def _told(self, step: int, n: int, told: Sequence[int]) -> Look:
+    def _told(self, step: int, n: int, told: Sequence[int]) -> Observation:
         """Overflow that somebody else saw. The scale does not react to it, so there is neither calibration nor probing nor a floor."""
         self._counted.extend(sorted(told))
         self.steps += max(n, 1)
         self.overflowing_steps += len(told)
         pending = self._pending(step)
         frequent = len(pending) >= self.patience or not self.guarded
-        return Look(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
+        return Observation(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
 
-    def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Look:
+    def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Observation:
         """Nothing to compare with: only what the caller knows counts, and nothing is known to have been clean."""
         if reading is not None and self._first_iterations is None:
             self._first_iterations = reading.iterations
         if finite is None:
             self.steps += n
-            return Look(pending=self._pending(step), steps=n)
+            return Observation(pending=self._pending(step), steps=n)
         return self._judged(step, max(n, 1), 0 if finite else 1, 0, reading, None)
 
     def _optimizer_steps(self, n: int, previous: Reading, reading: Reading) -> int:
@@ -242,7 +243,7 @@ class Policy:
         reading: Optional[Reading],
         drop: Optional[Tuple[int, float, float]],
         first: Optional[int] = None,
-    ) -> Look:
+    ) -> Observation:
         at_floor = reading is not None and reading.scale <= self.min_scale
         stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)  # an infinite scale never falls
         was_calibrating = self._calibrating
@@ -259,7 +260,7 @@ class Policy:
         self.overflowing_steps += overflows
         pending = self._pending(step)
         frequent = stuck or (counted > 0 and (len(pending) >= self.patience or at_floor or not self.guarded))
-        return Look(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
+        return Observation(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
         """Overflows that count. Where the look covers several steps, its overflows are taken to be its first ones."""

@@ -1,20 +1,17 @@
 """Reports of a running training: analyzed in the process and saved beside the manifest, aside first and then renamed."""
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-import sys
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
 from npu_overflow.report.model import Remark, Report
-from npu_overflow.training.manifest import Manifest, plain
-from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.manifest import Manifest
 from npu_overflow.version import __version__
 
-__all__ = ["analyzed", "empty", "files_shown", "plain_options", "save", "shown", "versions"]
+__all__ = ["analyzed", "empty", "files_shown", "save", "shown"]
 
 
 def analyzed(folder: str, manifest: Manifest) -> Report:
@@ -84,23 +81,3 @@ def files_shown(path: str) -> str:
     stem = os.path.splitext(path)[0]
     forms = [form for form in (".html", ".json", ".txt") if os.path.exists(stem + form)]
     return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), os.path.basename(stem) + ", ".join(forms)) if forms else path
-
-
-def versions() -> Dict[str, str]:
-    """Versions of what is loaded in this process."""
-    found = {"npu_overflow": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("tensorflow", "keras", "tf_keras", "npu_device", "numpy"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(version, str):
-            found[name] = version
-    return found
-
-
-def plain_options(options: WatchOptions) -> Dict[str, Any]:
-    """The options as a manifest can hold them."""
-    values = {item.name: getattr(options, item.name) for item in dataclasses.fields(options)}
-    for name in ("on_report", "optimizer", "collector"):
-        if values[name] is not None and not isinstance(values[name], str):
-            values[name] = type(values[name]).__name__
-    made: Dict[str, Any] = plain(values)
-    return made

@@ -1,30 +1,31 @@
-"""How the steps of a training are noticed: calls of ``fit``, of tf.functions, optimizers that are used in Python, steps that the user marks or tells."""
+"""Where a training step begins and ends: calls of ``fit``, of tf.functions, optimizers that are used in
+Python, steps that the user marks or tells."""
 from __future__ import annotations
 
-import bisect
+import abc
 import contextlib
 import functools
-import sys
 from typing import Any, Callable, Iterator, List, Optional, TypeVar, cast
 
 from npu_overflow import dump_config
-from npu_overflow.collect.base import Collector, Training
+from npu_overflow.collect.base import Collector
 from npu_overflow.training import loss_scale
-from npu_overflow.training.options import WatchOptions
-from npu_overflow.training.policy import Look, Policy
-from npu_overflow.training.weights import weights_are_lost
+from npu_overflow.training.applications import Applications
+from npu_overflow.training.calls import FunctionCalls
+from npu_overflow.training.run import Run
 
-__all__ = ["Stepping", "harmless"]
+__all__ = ["StepDetector", "StepListener", "never_raises"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def harmless(method: F) -> F:
-    """Keep every failure of the watch away from the training; KeyboardInterrupt and SystemExit are the user's and pass."""
+def never_raises(method: F) -> F:
+    """Keep every failure of the watch away from the training. KeyboardInterrupt and SystemExit are the
+    user's and pass. Where the watch is off the method does nothing and gives None."""
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.state == "off":
+        if self.is_off:
             return None
         try:
             return method(self, *args, **kwargs)
@@ -35,249 +36,165 @@ def harmless(method: F) -> F:
     return cast(F, guarded)
 
 
-class Stepping:
-    """From whatever moves the training to steps that are counted and looked at.
+class StepListener(abc.ABC):
+    """Hears where steps begin and end; ``Session`` does."""
 
-    A part of ``Session``, in a file of its own; it uses the session's state and makes none that others write.
+    @property
+    @abc.abstractmethod
+    def run(self) -> Run:
+        """The training that runs now."""
+
+    @property
+    @abc.abstractmethod
+    def is_off(self) -> bool:
+        """Whether the watch has turned itself off."""
+
+    @abc.abstractmethod
+    def fail(self) -> None:
+        """Called in an ``except``: log the failure and turn off."""
+
+    @abc.abstractmethod
+    def has_begun(self) -> bool:
+        """Whether a training runs; if not, the user is told what to do."""
+
+    @abc.abstractmethod
+    def optimizer_made(self, optimizer: Any) -> None:
+        """An optimizer is being made; it is whole when the next step begins."""
+
+    @abc.abstractmethod
+    def after_steps(self, steps: int, finite: Optional[bool] = None) -> None:
+        """``steps`` training steps have ended; ``finite``: the last one's loss, where known."""
+
+
+class StepDetector:
+    """Turns whatever moves a training into steps.
+
+    Args:
+        listener: hears of them.
     """
 
-    options: WatchOptions
-    state: str
-    _step: int
-    _looked: int
-    _calls: int
-    _modules: int
-    _check_every: int
-    _collector: Optional[Collector]
-    _training: Optional[Training]
-    _policies: List[Policy]
-    _made: List[Any]
-    _applications: Any
-    _marked: bool
-    _active: bool
-    say: Callable[..., None]
-    _told: Optional[Policy]
-    _told_until: int
-    _restoring: bool
-    _loss_was_bad: bool
-    _lost_since: Optional[int]
-    add_optimizer: Callable[[Any], None]
-    optimizer_made: Callable[[Any], None]
-    _announce: Callable[[], None]
-    _renew: Callable[[], None]
-    _see_device: Callable[[], None]
-    _restore: Callable[[Any], None]
-    _start: Callable[..., None]
-    _look: Callable[[Optional[bool]], None]
-    _judge: Callable[[Policy, Look], None]
-    _finish_if_enough: Callable[[], None]
-    _take: Callable[..., None]
-    _listen: Callable[..., None]
+    def __init__(self, listener: StepListener) -> None:
+        self._listener = listener
+        self._calls = 0  # of tf.functions
+        self._marked = False  # inside a step that the user marked
+        self._applications: Optional[Applications] = None
+        self._undo: List[Callable[[], None]] = []
 
-    @harmless
+    @property
+    def is_off(self) -> bool:
+        """Whether the watch has turned itself off."""
+        return self._listener.is_off
+
+    def fail(self) -> None:
+        """Called in an ``except``: log the failure and turn the watch off."""
+        self._listener.fail()
+
+    # --- fit
+
+    @never_raises
     def before_fit_call(self, model: Any, steps: int) -> None:
         """``fit`` is about to run its training function over ``steps`` steps."""
-        self._renew()
-        self._see_device()
-        self._force(self._step, steps)
-        if self.state == "collecting" and self._collector is not None:
-            self._collector.arm_fit(model, self._step)
+        collector = self._listener.run.step_begins(steps)
+        if collector is not None:
+            collector.arm_fit(model, self._listener.run.step)
 
-    @harmless
-    def after_steps(self, steps: int, finite: Optional[bool] = None) -> None:
-        """``steps`` training steps have ended.
+    # --- loops of the user's own
 
-        Args:
-            steps: how many since the last call.
-            finite: whether the last step's loss was finite, where it is known.
-        """
-        self._announce()
-        self._renew()
-        self._take()
-        self._listen()
-        self._step += steps
-        if self._restoring and self._training is not None:
-            self._restore(self._training.model)
-        if finite is not None:
-            self._loss_seen(self._step - 1, finite)
-        if finite is False:
-            self._loss_was_bad = True
-            if self._training is not None and self._training.bad_since is None:
-                self._training.bad_since = self._step - 1
-        if self.state != "collecting" and self._step - self._looked < self._check_every and finite is not False:
-            return
-        self._look(finite)
+    @never_raises
+    def install(self, optimizers: List[Any]) -> None:
+        """See the calls of tf.functions on this thread, optimizers that are applied in Python, and
+        optimizers that are still to be made; ``optimizers``: those that are watched already."""
+        calls = FunctionCalls(self.function_call)
+        calls.install()
+        self._undo.append(calls.remove)
+        self._applications = Applications(calls.concerned, self.optimizer_applied)
+        self._applications.install()
+        self._undo.append(self._applications.remove)
+        for optimizer in optimizers:
+            self._applications.see(optimizer)
+
+        def made(optimizer: Any) -> None:
+            calls.reinstall()  # of an adapter that was loaded after this
+            self._listener.optimizer_made(optimizer)
+
+        self._undo.append(loss_scale.watch_new_optimizers(made))
+        adapter = dump_config.loaded_adapter()
+        if adapter is not None:
+            self._undo.append(dump_config.after_default(adapter, calls.reinstall))
+
+    def remove(self) -> None:
+        """Undo ``install``."""
+        while self._undo:
+            self._undo.pop()()
+
+    def see(self, optimizer: Any) -> None:
+        """One more optimizer is watched: it may be applied in Python."""
+        if self._applications is not None:
+            self._applications.see(optimizer)
 
     def function_call(self, call: Any, proceed: Callable[..., Any]) -> Any:
-        """An outermost call of a tf.function in a loop of the user's own. What it raises or returns is the user's."""
+        """An outermost call of a tf.function. What it raises or returns is the user's."""
         self._before_function(call)
         args, kwargs = call.arguments()
         result = proceed(*args, **kwargs)
         self._after_function()
         return result
 
-    @harmless
+    @never_raises
     def _before_function(self, call: Any) -> None:
-        self._renew()
-        self._see_device()
-        self._look_for_late_optimizers()
+        self._listener.run.look_for_optimizers()
         self._calls += 1
-        self._force(self._step, 1)
-        if self.state == "collecting" and self._collector is not None:
-            self._collector.before_function(call, self._step)
+        collector = self._listener.run.step_begins()
+        if collector is not None:
+            collector.before_function(call, self._listener.run.step)
 
-    def _look_for_late_optimizers(self) -> None:
-        """Keras can be loaded after the watch began: the making of its optimizers was not seen then."""
-        assert self._training is not None
-        while self._made:
-            self.add_optimizer(self._made.pop(0))
-        if not self._training.readers and self._training.model is None and self.options.optimizer is None and len(sys.modules) != self._modules:
-            self._modules = len(sys.modules)
-            for optimizer in loss_scale.find_optimizers():
-                self.add_optimizer(optimizer)
-
-    @harmless
+    @never_raises
     def _after_function(self) -> None:
-        steps = self._moved()
+        steps = self._listener.run.steps_moved()
         if steps:
-            self._step_ended(self._step)
-            self.after_steps(steps)
+            self._listener.run.step_finished()
+            self._listener.after_steps(steps)
 
-    @harmless
+    @never_raises
     def optimizer_applied(self, optimizer: Any = None) -> None:
         """An optimizer ended a step in Python, outside every tf.function."""
-        if self._marked:
-            return
-        self._renew()
-        self._look_for_late_optimizers()
-        self._after_function()
+        if not self._marked:
+            self._listener.run.look_for_optimizers()
+            self._after_function()
 
-    def _step_ended(self, step: int, overflowed: Optional[bool] = None) -> None:
-        if self.state == "collecting" and self._collector is not None:
-            self._collector.step_ended(step, overflowed)
-
-    def _loss_seen(self, step: int, finite: bool) -> None:
-        """Steps between two non-finite losses, whose own are hidden in a running mean, overflowed too: nothing guards the weights."""
-        if not finite and self._lost_since is not None and self._training is not None:
-            for reader, policy in zip(self._training.readers, self._policies):
-                if not reader.guarded:
-                    policy.lost(step - self._lost_since)
-        self._lost_since = None if finite else step + 1
-
-    def _last_loss_seen(self) -> None:
-        """No further loss will be seen: the weights tell how the steps since the last one went."""
-        if self._lost_since is not None and self._training is not None and self._step > self._lost_since:
-            self._loss_seen(self._step, not weights_are_lost(self._training.model))
-        self._lost_since = None
-
-    @harmless
-    def epoch_begins(self) -> None:
-        """Keras starts its running mean of the loss again: after one non-finite step it says nothing until then."""
-        self._loss_was_bad = False
-
-    @property
-    def needs_loss(self) -> bool:
-        """Whether the loss is looked at: only where nothing skips an overflowing step, so that no loss scale tells."""
-        if self.state == "off" or self._training is None or self._loss_was_bad:
-            return False
-        return not any(reader.guarded for reader in self._training.readers)
-
-    @harmless
-    def surround(self, undo: List[Callable[[], None]]) -> None:
-        """See the calls of tf.functions on this thread and the optimizers that are still to be made; ``undo`` gets what ends it."""
-        from npu_overflow.training.applications import Applications
-        from npu_overflow.training.calls import FunctionCalls
-
-        calls = FunctionCalls(self.function_call)
-        calls.install()
-        undo.append(calls.remove)
-        self._applications = Applications(calls.concerned, self.optimizer_applied)
-        self._applications.install()
-        undo.append(self._applications.remove)
-        assert self._training is not None
-        for reader in self._training.readers:
-            self._applications.see(reader.optimizer)
-
-        def made(optimizer: Any) -> None:
-            calls.reinstall()  # of an adapter that was loaded after this
-            self.optimizer_made(optimizer)
-
-        undo.append(loss_scale.watch_new_optimizers(made))
-        if dump_config.loaded_adapter() is not None:
-            undo.append(dump_config.after_default(dump_config.loaded_adapter(), calls.reinstall))
+    # --- steps that the user marks or tells
 
     @contextlib.contextmanager
     def marked_step(self) -> Iterator[None]:
-        """One step of a loop that nothing else reveals."""
-        if not self._began() or self.state == "off" or self._collector is None:
+        """One step of a loop that calls no tf.function and no Keras optimizer."""
+        if not self._listener.has_begun() or self.is_off:
             yield
             return
-        self._look_for_late_optimizers()
-        self._force(self._step, 1)
-        before, calls = self._step, self._calls
+        collector = self._begin_marked()
+        before, calls = self._listener.run.step, self._calls
         self._marked = True
         try:
-            if self.state == "collecting":
-                with self._collector.observed_step(self._step):
-                    yield
-            else:
+            with contextlib.ExitStack() as stack:
+                if collector is not None:
+                    stack.enter_context(collector.observed_step(before))
                 yield
         finally:
             self._marked = False
-        if self._step == before:  # no tf.function in it has told of the step already
-            self.after_steps(max(self._moved(), 1) if self._calls == calls else 1)
+        if self._listener.run.step == before:  # no tf.function in it has told of the step already
+            self._end_marked(self._calls == calls)
 
-    @harmless
+    @never_raises
+    def _begin_marked(self) -> Optional[Collector]:
+        self._listener.run.look_for_optimizers()
+        return self._listener.run.step_begins()
+
+    @never_raises
+    def _end_marked(self, alone: bool) -> None:
+        """``alone``: no tf.function was called in it."""
+        self._listener.after_steps(max(self._listener.run.steps_moved(), 1) if alone else 1)
+
+    @never_raises
     def told_step(self, scale: Optional[float], finite: Optional[bool]) -> None:
-        """The user tells how a step went. Where a loss-scale optimizer has told of it already, its word counts."""
-        if not self._began():
-            return
-        assert self._training is not None
-        known, self._told_until = self._step != self._told_until, self._step
-        if known and any(reader.guarded for reader in self._training.readers):
-            return
-        if self._told is None:
-            self._told = Policy(self.options.patience, self.options.window, self.options.warmup, self.options.min_scale,
-                                counts_skipped_steps=False, floor=None, dynamic=scale is not None, guarded=scale is not None)
-        if not known:
-            self._force(self._step, 1)
-            self._step += 1
-            self._told_until = self._step
-        reading = None if scale is None else loss_scale.Reading(float(scale))
-        look = self._told.look(self._step - 1, 1, reading, finite)
-        self._step_ended(self._step - 1, bool(look.overflows))
-        self._judge(self._told, look)
-        if self.state == "collecting":
-            self._finish_if_enough()
-
-    def _began(self) -> bool:
-        """Whether a step that the user marks or tells belongs to a training."""
-        if not self._active:
-            self.say("watch.step_outside", always=True)
-        return self._active
-
-    @property
-    def _judges(self) -> List[Policy]:
-        """One for each optimizer, and one for what the user tells."""
-        return [*self._policies, *([self._told] if self._told is not None else [])]
-
-    def _force(self, step: int, steps: int) -> None:
-        assert self._training is not None
-        wanted = self.options.at_steps  # sorted, and possibly very many
-        self._training.forced = bisect.bisect_left(wanted, step) < bisect.bisect_left(wanted, step + steps)
-        if self._training.forced and self.state in ("watching", "reported"):
-            self._start(step, forced=True)
-
-    def _moved(self) -> int:
-        """Steps that any optimizer made since the last look: by its count of steps, else 1 where its loss scaling changed."""
-        assert self._training is not None
-        steps = 0
-        for i, reader in enumerate(self._training.readers):
-            reading, previous = reader.read(), self._policies[i].previous
-            if reading is None or reading == previous:
-                continue
-            grown = 1
-            if previous is not None and reading.iterations is not None and previous.iterations is not None:
-                grown = max(1, reading.iterations - previous.iterations + (0 if reader.counts_skipped_steps else previous.halvings(reading)))
-            steps = max(steps, grown)
-        return max(0, steps - (self._step - self._looked)) if self._check_every > 1 else steps
+        """The user tells how a step went. Where a loss-scale optimizer told of it, its word counts."""
+        if self._listener.has_begun():
+            self._listener.run.step_told(scale, finite)

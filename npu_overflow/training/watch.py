@@ -70,36 +70,37 @@ class OverflowWatch:
     @property
     def state(self) -> str:
         """"watching", "collecting", "reported" (until the next trigger is allowed) or "off"."""
-        return self._session.state
+        return self._session.run.state
 
     @property
     def drops(self) -> List[Tuple[int, float, float]]:
         """Falls of the loss scale: (training step, before, after)."""
-        return self._session.drops
+        return self._session.run.drops
 
     @property
     def reports(self) -> List[Report]:
         """Reports of this training, oldest first."""
-        return self._session.reports
+        return self._session.run.delivery.reports
 
     @property
     def stop_requested(self) -> bool:
         """True once a report was made and ``on_overflow`` is "stop"."""
-        return self._session.stop_requested
+        return self._session.run.delivery.stop_requested
 
     def step(self, loss_scale: Optional[float] = None, finite: Optional[bool] = None) -> contextlib.AbstractContextManager[None]:
-        """Mark one training step of a loop that nothing else reveals.
+        """Mark one training step of a loop that calls no tf.function and no Keras optimizer.
 
-        ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…, finite=…)`` after a step tells how it went: where its
-        gradients came from tf.functions, inside ``overflow_dump``, these are replayed, else it is only watched.
+        ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…,
+        finite=…)`` after a step tells how it went: where its gradients came from tf.functions, inside
+        ``overflow_dump``, these are replayed, else it is only watched.
 
         Args:
             loss_scale: the loss scale after the step.
             finite: whether the step's gradients were finite.
         """
         if loss_scale is None and finite is None:
-            return self._session.marked_step()
-        self._session.told_step(loss_scale, finite)
+            return self._session.steps.marked_step()
+        self._session.steps.told_step(loss_scale, finite)
         return contextlib.nullcontext()
 
     # --- Keras hooks ------------------------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class OverflowWatch:
         if self._begun == batch:
             return
         self._begun, self._fresh = batch, False
-        self._session.before_fit_call(self.model, private.steps_per_execution(self.model))
+        self._session.steps.before_fit_call(self.model, private.steps_per_execution(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A training call ended at step ``batch`` of the epoch."""
@@ -134,7 +135,7 @@ class OverflowWatch:
             return
         steps, self._begun = batch - self._begun + 1, None
         self._session.after_steps(max(1, steps), self._loss_is_finite(logs))
-        if self._session.stop_requested:
+        if self.stop_requested:
             self.model.stop_training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -185,16 +186,19 @@ class overflow_dump:
 
     def __init__(self, **options: Any) -> None:
         self._watch = OverflowWatch(**options)
-        self._undo: List[Callable[[], None]] = []
 
     def __enter__(self) -> OverflowWatch:
         session = self._watch._session
         session.begin(None)
-        session.surround(self._undo)
+        session.watch_loop()
         return self._watch
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self._watch._session.end(failed=kind is not None and not issubclass(kind, SystemExit))
-
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        session = self._watch._session
+        session.steps.remove()
+        session.end(failed=kind is not None and not issubclass(kind, SystemExit))

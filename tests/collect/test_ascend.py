@@ -54,7 +54,7 @@ class Run:
 
     def prepare(self) -> Run:
         self.collector.prepare(self.training)
-        self.policy.look(-1, 0, Reading(self.scale, 0, 0, 2000))
+        self.policy.check_scale(-1, 0, Reading(self.scale, 0, 0, 2000))
         return self
 
     def go(self, steps: int, overflow: Callable[[int], Optional[str]] = lambda step: None, flush: bool = True) -> Optional[int]:
@@ -75,7 +75,7 @@ class Run:
 
     def _look(self) -> bool:
         steps, self.looked = self.step - self.looked, self.step
-        look = self.policy.look(self.step - 1, steps, Reading(self.scale, self.counter, self.step, 2000))
+        look = self.policy.check_scale(self.step - 1, steps, Reading(self.scale, self.counter, self.step, 2000))
         self.collector.step_done(self.step - steps, steps, look.overflows, look.counted, look.pending)
         if look.trigger and not self.collector._collecting:
             self.collector.start(self.step)
@@ -337,7 +337,7 @@ def test_the_budget_holds_over_many_trainings_of_a_process(npu_device: Any, run:
 def test_dumps_before_the_trigger_are_taken_where_the_training_fails(run: Callable[..., Run]) -> None:
     training = run(window=10)
     training.go(30, only(3, 25, 27))
-    assert training.collector.rescue() is True
+    assert training.collector.salvage() is True
     training.collector.stop()
     assert training.collector.kept_steps == [25, 27]
     assert training.collector.remarks == [("ascend.before_trigger", {"count": 2})]
@@ -346,7 +346,7 @@ def test_dumps_before_the_trigger_are_taken_where_the_training_fails(run: Callab
 def test_without_dumps_there_is_nothing_to_take(run: Callable[..., Run]) -> None:
     training = run(window=10)
     training.go(30)
-    assert training.collector.rescue() is False
+    assert training.collector.salvage() is False
     training.collector.stop()
     assert training.collector.kept_folders is None
 

@@ -306,13 +306,13 @@ def test_one_step_overflowed_where_the_counter_is_zero_and_the_scale_did_not_gro
     npu_device.open().as_default()
     steps = Steps(npu_device, initial_scale=4.0, dynamic_growth_steps=3)
     policy = Policy(warmup=0, patience=1000)
-    policy.look(-1, 0, steps.reader.read())
+    policy.check_scale(-1, 0, steps.reader.read())
     planted = np.random.RandomState(mode).rand(60) < 0.4
     previous = 4.0
     for step, overflow in enumerate(planted):
         reading = steps.step(bool(overflow))
         assert bool(overflow) == (reading.counter == 0 and reading.scale <= previous)
-        assert policy.look(step, 1, reading).overflows == int(overflow)
+        assert policy.check_scale(step, 1, reading).overflows == int(overflow)
         previous = reading.scale
 
 

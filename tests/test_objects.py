@@ -41,18 +41,18 @@ class Proxy:
 
 def test_objects_of_the_classes_and_of_no_other() -> None:
     mine, other, proxy = Kind(), Derived(), Proxy()
-    assert [item for item in objects.instances([Kind]) if item is mine or item is other] == [mine]
-    both = objects.instances(objects.derived([Kind]))
+    assert [item for item in objects.objects_of_type([Kind]) if item is mine or item is other] == [mine]
+    both = objects.objects_of_type(objects.subclasses_of([Kind]))
     assert sum(item is mine for item in both) == 1 and sum(item is other for item in both) == 1
-    assert any(item is proxy for item in objects.instances([Proxy]))
-    assert objects.instances([]) == []
+    assert any(item is proxy for item in objects.objects_of_type([Proxy]))
+    assert objects.objects_of_type([]) == []
 
 
 def test_classes_with_a_comparison_of_their_own_are_found_by_identity() -> None:
     mine = Unhashable()
-    kinds = objects.derived([Kind])
+    kinds = objects.subclasses_of([Kind])
     assert sum(kind is Unhashable for kind in kinds) == 1
-    assert [item for item in objects.instances([Unhashable])] == [mine]
+    assert [item for item in objects.objects_of_type([Unhashable])] == [mine]
 
 
 def test_nothing_is_kept_alive_and_collection_is_as_before() -> None:
@@ -64,13 +64,13 @@ def test_nothing_is_kept_alive_and_collection_is_as_before() -> None:
     gc.collect()
     gc.disable()  # a circle of references would keep it
     try:
-        assert objects.instances([Own]) == [mine]
+        assert objects.objects_of_type([Own]) == [mine]
         assert not gc.isenabled()
         del mine
         assert gone() is None
     finally:
         gc.enable()
-    objects.instances([Own])
+    objects.objects_of_type([Own])
     assert gc.isenabled()
 
 
@@ -99,7 +99,7 @@ for thread in threads:
     thread.start()
 end = time.monotonic() + 1
 while time.monotonic() < end and not errors:
-    assert objects.instances([Kind]) == []
+    assert objects.objects_of_type([Kind]) == []
     calls += 1
 stop.set()
 for thread in threads:
