@@ -1,25 +1,23 @@
-"""One training, from its first step to its last: watching → collecting → reported → watching …, or off."""
+"""One training, from its first step to its last: its parts, and what happens between two steps."""
 from __future__ import annotations
 
 import bisect
 import contextlib
 import sys
-import time
-from dataclasses import dataclass
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence
 
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.errors import CannotCollect, CannotWrite, NpuOverflowError
 from npu_overflow.report.tensorboard import Board
-from npu_overflow.training import job, loss_scale
+from npu_overflow.training import job
 from npu_overflow.training.chosen import ChosenCollector
 from npu_overflow.training.console import Console, Script
-from npu_overflow.training.delivery import Delivery, Gathered
+from npu_overflow.training.delivery import Delivery
 from npu_overflow.training.job import Ranks
 from npu_overflow.training.manifest import Manifest
-from npu_overflow.training.policy import Observation
 from npu_overflow.training.record import RunRecord
 from npu_overflow.training.restart import Restart
+from npu_overflow.training.state_machine import StateMachine
 from npu_overflow.training.surroundings import Surroundings
 from npu_overflow.training.tracked import TrackedOptimizers
 from npu_overflow.training.weights import weights_are_lost
@@ -27,18 +25,8 @@ from npu_overflow.training.weights import weights_are_lost
 __all__ = ["Run"]
 
 
-@dataclass(frozen=True)
-class _Collection:
-    """The collection from training step ``step`` on, begun at ``time``; ``forced``: by ``at_steps``."""
-
-    step: int
-    time: float
-    forced: bool
-
-
 class Run:
-    """What happens between two steps of one training. Whoever calls this keeps failures in here away
-    from the training.
+    """One training under watch. Whoever calls this keeps failures in here away from the training.
 
     Args:
         training: the options, the model, the place of the dump.
@@ -51,6 +39,8 @@ class Run:
 
     Attributes:
         step: training steps that have ended.
+        machine: the state of the watch.
+        optimizers, record, delivery, console: further parts.
     """
 
     def __init__(
@@ -76,13 +66,16 @@ class Run:
         self.delivery = Delivery(training, ranks, self.record, self.console, board, script)
         self._restart = Restart(training, self.console)
         self._chosen = ChosenCollector(training, self.console, script)
-        self._collection: Optional[_Collection] = None
-        self._ended = False
-
-    @property
-    def state(self) -> str:
-        """"watching", "collecting", "reported" or "off"."""
-        return self.record.manifest.state
+        self.machine = StateMachine(
+            training,
+            self._chosen,
+            self.optimizers,
+            self.record,
+            self.delivery,
+            self._restart,
+            self.console,
+            board,
+        )
 
     @property
     def collector(self) -> Collector:
@@ -90,9 +83,8 @@ class Run:
         return self._chosen.now
 
     @property
-    def drops(self) -> List[Tuple[int, float, float]]:
-        """Falls of the loss scale: (training step, before, after)."""
-        return self.record.manifest.drops
+    def _is_collecting(self) -> bool:
+        return self.machine.state == "collecting"
 
     # --- a training begins, pauses, ends
 
@@ -114,9 +106,7 @@ class Run:
         model, which the script may drop."""
         if self.collector.survives_close and self.step > self._checked:
             self._check(None)
-        self._take()
-        if self.state == "collecting":
-            self._deliver(at_end=True)
+        self.machine.pause(self.step)
         self._last_loss_seen()
         self.optimizers.park()
         self._training.model = None
@@ -135,19 +125,16 @@ class Run:
         Args:
             failed: an exception of the user's ended the training.
         """
-        self._ended, self.console.apart, collector = True, False, self.collector
+        self.console.apart, collector, machine = False, self.collector, self.machine
         try:
             dumps = collector.survives_close and not collector.needs_restart
             if not failed and dumps and self.step > self._checked:
                 self._check(None)  # what lies on disk since the last check
-            self._take(wait=True, short=failed, last=True)
-            if self.state == "collecting" or (failed and self._salvaged()):
-                self._deliver(short=failed, at_end=True)
-            self.delivery.listen_for_the_last_time(failed)
-            if self.state != "off" and not failed:
+            machine.end(self.step, failed)
+            if machine.state != "off" and not failed:
                 self._last_loss_seen()
-                calm = self.state == "watching" and not self.delivery.reports
-                self.optimizers.say_rates(calm, self.drops)
+                calm = machine.state == "watching" and not self.delivery.reports
+                self.optimizers.say_rates(calm, machine.drops)
                 if self.step == 0 and not self.optimizers.items and self._aloud:
                     self.console.say("watch.no_optimizer", always=True)
         finally:
@@ -166,7 +153,7 @@ class Run:
         else:
             self.console.log_failure("watch.failed")
         with contextlib.suppress(Exception):
-            self._change("off")
+            self.machine.change("off", self.step)
         with contextlib.suppress(Exception):
             self.collector.close()
 
@@ -182,7 +169,7 @@ class Run:
             choose()
         except CannotCollect as error:
             self.record.disk_warned = error.code == "dump_config.unwritable"
-            self._change("off")
+            self.machine.change("off", self.step)
             self._say_off(error)
             return False
         if self.collector is not before:
@@ -239,15 +226,15 @@ class Run:
         if self._chosen.has_no_device:
             self._choose_another()
         self._force(steps)
-        return self.collector if self.state == "collecting" else None
+        return self.collector if self._is_collecting else None
 
     def _force(self, steps: int) -> None:
         """Collect the steps that begin, if the user wants one of them."""
         wanted = self.options.at_steps  # sorted, and possibly very many
         first = bisect.bisect_left(wanted, self.step)
         self._training.forced = first < bisect.bisect_left(wanted, self.step + steps)
-        if self._training.forced and self.state in ("watching", "reported"):
-            self._start(forced=True)
+        if self._training.forced:
+            self.machine.force(self.step)
 
     def steps_moved(self) -> int:
         """Steps that optimizers made since the last step that ended; 0 where none did."""
@@ -256,14 +243,14 @@ class Run:
 
     def step_finished(self) -> None:
         """A step of a loop of the user's own has ended; ``after_steps`` follows."""
-        if self.state == "collecting":
+        if self._is_collecting:
             self.collector.step_ended(self.step)
 
     def after_steps(self, steps: int, finite: Optional[bool]) -> None:
         """``steps`` training steps have ended; ``finite``: the last one's loss, where known."""
         self._chosen.announce()
         self._renew()
-        self._take()
+        self.machine.take(self.step)
         self.delivery.listen()
         self._count(steps)
         self._restore()
@@ -272,7 +259,7 @@ class Run:
         if finite is False and self._training.bad_since is None:
             self._training.bad_since = self.step - 1
         due = self.step - self._checked >= self._chosen.check_every
-        if self.state == "collecting" or due or finite is False:
+        if self._is_collecting or due or finite is False:
             self._check(finite)
 
     def step_told(self, scale: Optional[float], finite: Optional[bool]) -> None:
@@ -285,29 +272,14 @@ class Run:
             self._force(1)
             self._count(1)
         seen = told.check(self.step - 1, scale, finite)
-        if self.state == "collecting":
+        if self._is_collecting:
             self.collector.step_ended(self.step - 1, bool(seen.overflows))
-        self._judge(told.guarded, seen)
-        if self.state == "collecting":
-            self._finish_if_enough()
+        self.machine.judge(told.guarded, seen, self.step)
+        self.machine.finish_if_enough(self.step)
 
     def _count(self, steps: int) -> None:
         self.step += steps
         self.console.apart = True
-
-    def _restore(self) -> None:
-        if self._restart.restore(self.step):
-            self.optimizers.forget()
-
-    def _last_loss_seen(self) -> None:
-        """The weights tell how the steps since the last loss went."""
-        lost = self.optimizers.asks_weights(self.step) and weights_are_lost(self._training.model)
-        self.optimizers.last_loss_seen(self.step, lost)
-
-    # --- watching → collecting → reported → watching
-
-    def _change(self, state: str) -> None:
-        self.record.change(state, self.step, self.collector)
 
     def _check(self, finite: Optional[bool]) -> None:
         """Read every loss scale and judge the steps since the last check."""
@@ -318,104 +290,14 @@ class Run:
         for item in list(self.optimizers.items):
             seen = item.check(self.step - 1, steps, finite, signs)
             self.collector.step_done(first, steps, seen.overflows, seen.counted, seen.pending)
-            self._judge(item.policy.guarded, seen)
-        if self.state == "reported" and not self.optimizers.is_quiet(self.step):
-            self._change("watching")
-        if self.state == "collecting":
-            self._finish_if_enough()
+            self.machine.judge(item.policy.guarded, seen, self.step)
+        self.machine.after_check(self.step)
 
-    def _may_collect(self) -> bool:
-        few = len(self.delivery.reports) < self.options.max_reports
-        return few and self.state in ("watching", "reported")
+    def _restore(self) -> None:
+        if self._restart.restore(self.step):
+            self.optimizers.forget()
 
-    def _judge(self, guarded: bool, seen: Observation) -> None:
-        """Collect where overflow is frequent; ``guarded``: steps that overflow are skipped."""
-        if seen.drop is not None:
-            self.drops.append(seen.drop)
-            self._board.drop(seen.drop)
-        if seen.trigger and self._may_collect():
-            scale = seen.drop[2] if seen.drop else None
-            trigger = {"step": self.step, "pending": list(seen.pending), "scale": scale}
-            self.record.manifest.trigger = trigger
-            if self._training.bad_since is None and seen.pending:
-                self._training.bad_since = seen.pending[0]
-            self._start(lost=not guarded and loss_scale.npu_mode() != "saturation")
-
-    def _start(self, forced: bool = False, lost: bool = False) -> None:
-        """Collect from now on.
-
-        Args:
-            forced: the user wants this step.
-            lost: nothing skips overflowing steps, and the loss told of them.
-        """
-        self._take(wait=forced)
-        if self.delivery.is_busy or len(self.delivery.reports) >= self.options.max_reports:
-            return
-        try:
-            if self.collector.name == "host":
-                self.record.find_place()
-            self.collector.start(self.step)
-        except CannotCollect as error:
-            self._request(error)
-            return
-        self._collection = _Collection(self.step, time.time(), forced)
-        if not forced:
-            self.optimizers.say_trigger(self.step, lost, self.drops)
-        self._change("collecting")
-
-    def _request(self, error: CannotCollect) -> None:
-        """Collecting is impossible in this process: ask for another, and go on."""
-        request = self.record.manifest.request = self._restart.request(error, self.step)
-        self.optimizers.reported(self.step)
-        self._change("reported")
-        self._restart.ask(error, request)
-
-    def _finish_if_enough(self) -> None:
-        collection, options = self._collection, self.options
-        if collection is None:
-            return
-        collected = self.collector.collected
-        soon = range(self.step, self.step + options.max_collect_steps)
-        last_forced = collection.forced and not any(step in soon for step in options.at_steps)
-        enough = collected >= options.keep or last_forced
-        over = self.step - collection.step >= options.max_collect_steps
-        if enough or over or time.time() - collection.time >= options.max_collect_seconds:
-            # a step that was asked for and is healthy leaves the watch as it was
-            if collected or not collection.forced:
-                self.optimizers.reported(self.step)
-            self._deliver()
-
-    def _salvaged(self) -> bool:
-        """Whether a training that failed before its trigger has left something to analyze."""
-        return self._may_collect() and not self.delivery.is_busy and self.collector.salvage()
-
-    def _deliver(self, short: bool = False, at_end: bool = False) -> None:
-        """The collection has ended: analyze, save and show it.
-
-        Args:
-            short: a traceback follows.
-            at_end: the training ends here, so wait for what is made beside it.
-        """
-        self._change("reported")
-        since = self.step if self._collection is None else self._collection.step
-        if not self.collector.in_background:
-            self._show(self.delivery.gather(self.collector, since), short)
-            return
-        if not at_end:
-            self.collector.seal()
-        self.delivery.gather_beside(self.collector, since)
-        if at_end:
-            self._take(wait=True, short=short, last=True)
-
-    def _take(self, wait: bool = False, short: bool = False, last: bool = False) -> None:
-        """Show the report that was made beside the training, once it is ready."""
-        for gathered in self.delivery.take(self.collector, wait, last):
-            self._show(gathered, short)
-
-    def _show(self, gathered: Optional[Gathered], short: bool) -> None:
-        if gathered is not None:
-            self.delivery.show(gathered, self.step, short)
-            return
-        self._change("watching")
-        if not short:  # an exception ended the training: nobody has looked for further steps
-            self.console.say("watch.nothing_collected" + (".end" if self._ended else ""))
+    def _last_loss_seen(self) -> None:
+        """The weights tell how the steps since the last loss went."""
+        lost = self.optimizers.asks_weights(self.step) and weights_are_lost(self._training.model)
+        self.optimizers.last_loss_seen(self.step, lost)

@@ -65,7 +65,7 @@ class Session(StepListener):
     @property
     def is_off(self) -> bool:
         """Whether the watch has turned itself off."""
-        return self._run.state == "off"
+        return self._run.machine.state == "off"
 
     @property
     def needs_loss(self) -> bool:

@@ -70,12 +70,12 @@ class OverflowWatch:
     @property
     def state(self) -> str:
         """"watching", "collecting", "reported" (until the next trigger is allowed) or "off"."""
-        return self._session.run.state
+        return self._session.run.machine.state
 
     @property
     def drops(self) -> List[Tuple[int, float, float]]:
         """Falls of the loss scale: (training step, before, after)."""
-        return self._session.run.drops
+        return self._session.run.machine.drops
 
     @property
     def reports(self) -> List[Report]:
