@@ -61,9 +61,9 @@ GROUPS: Tuple[Tuple[Tuple[str, str], Tuple[str, str], Tuple[str, ...]], ...] = (
     (
         ("When a step can't be replayed on a CPU or GPU", "在 CPU 或 GPU 上无法重放某一步时"),
         (
-            "Watching goes on, and so does the training; no operator is named for that step. Bring the step into a form that can be repeated: on one device, without side effects, "
-            "fed by tensors. Messages on TensorFlow's internals mean that this release lacks something: `npu-overflow doctor` lists what was found.",
-            "监视和训练都会继续，只是该步不会给出算子。请让这一步可以重复执行：在单个设备上、没有副作用、以张量为输入。提到 TensorFlow 内部接口的消息表示该版本缺少所需的内容：`npu-overflow doctor` 会列出已找到的部分。",
+            "Watching goes on, and so does the training; no operator is named for that step. Where the message names something inside the step, take it out of the function that the step "
+            "calls. Messages on TensorFlow's internals mean that this release lacks something: `npu-overflow doctor` lists what was found.",
+            "监视和训练都会继续，只是该步不会给出算子。如果消息指出了该步内部的某项内容，请将其移出该步所调用的函数。提到 TensorFlow 内部接口的消息表示该版本缺少所需的内容：`npu-overflow doctor` 会列出已找到的部分。",
         ),
         ("replay.", "host.", "compat."),
     ),

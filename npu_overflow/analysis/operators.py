@@ -14,7 +14,8 @@ from npu_overflow.report.model import Operator
 
 __all__ = ["Context", "operator_of"]
 
-_FROM_HOST = ("phase", "location", "location_kind", "forward_op", "origin", "cured_by_scale")
+_FROM_HOST = ("phase", "location", "location_kind", "source_line", "layer", "forward_op", "origin", "cured_by_scale")
+_MOST_CALLS = 4
 _FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
 
 
@@ -55,6 +56,7 @@ def operator_of(context: Context, index: int) -> Operator:
     if host is not None:
         from_host = {name: getattr(host, name) for name in _FROM_HOST}
         from_host["origin_detail"] = _origin_detail(host)
+        from_host["called_from"] = tuple(host.called_from[:_MOST_CALLS])
     from_part: Dict[str, Any] = {}
     if part is not None:
         from_part = {name: getattr(part, name) for name in _FROM_PART}

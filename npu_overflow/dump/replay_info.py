@@ -73,6 +73,9 @@ class ReplayInfo:
     phase: Optional[str] = field(default=None, metadata=one_of("forward", "backward"))
     location: Optional[str] = field(default=None, metadata=_FILLED)
     location_kind: Optional[str] = field(default=None, metadata=one_of("call", "created", "fit"))
+    source_line: Optional[str] = field(default=None, metadata=_FILLED)
+    called_from: List[str] = field(default_factory=list)
+    layer: Optional[str] = field(default=None, metadata=_FILLED)
     forward_op: Optional[str] = field(default=None, metadata=_FILLED)
     origin: str = field(
         default="operator", metadata=one_of("operator", "variable", "data", "constant")

@@ -127,8 +127,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "replay.raised": ("run again, operator by operator, it raises {error}", "逐算子重新执行时抛出 {error}"),
     "replay.outside": (
-        "it uses something outside the training ({op}), which running it again would change or wait for.",
-        "该步使用了训练之外的资源（{op}），重新执行会改变它或一直等待。",
+        "it uses something outside the training ({op}), which running it again would change or wait for. To collect, move that out "
+        "of the function.",
+        "该步使用了训练之外的资源（{op}），重新执行会改变它或一直等待。如需采集，请将其移到函数之外。",
     ),
     "replay.python": (
         "it calls Python functions ({op}: tf.py_function or tf.numpy_function), which are not run a second time. To collect, "
@@ -159,12 +160,13 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "replay.gone": ("TensorFlow no longer has its function {op}.", "TensorFlow 中已不存在其函数 {op}。"),
     "replay.too_long": ("running it again takes longer than max_collect_seconds", "重新执行所需时间超过 max_collect_seconds"),
     "replay.collective": (
-        "it communicates with other workers ({op}), who would wait for a step that never comes.",
-        "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。",
+        "it communicates with other workers ({op}), who would wait for a step that never comes. To collect, run the model in one process.",
+        "该步要与其他 worker 通信（{op}），对方会一直等待不会到来的步。如需采集，请在单进程中运行模型。",
     ),
     "replay.distributed": (
-        "its batches come from a distributed iterator, which can't be fed by hand.",
-        "其数据来自分布式迭代器，无法手动喂入。",
+        "its batches come from a distributed iterator, which can't be fed by hand. To collect, use one device, or MirroredStrategy "
+        "with one step a call.",
+        "其数据来自分布式迭代器，无法手动喂入。如需采集，请使用单设备，或在 MirroredStrategy 下每次调用只执行一步。",
     ),
     "host.backend": (
         "this Keras runs on {backend}; collecting works with the TensorFlow backend only.",

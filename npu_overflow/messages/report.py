@@ -75,6 +75,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.fact.task": ("task", "任务"),
     "report.fact.phase": ("phase", "阶段"),
     "report.fact.line": ("line", "代码行"),
+    "report.fact.source": ("code", "代码"),
+    "report.fact.calls": ("called from", "调用路径"),
+    "report.fact.layer": ("layer", "所属层"),
     "report.fact.forward": ("gradient of", "对应前向算子"),
     "report.fact.made": ("made by", "产生者"),
     "report.fact.seen": ("seen", "出现"),
@@ -155,6 +158,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "report.mode.inf_nan": ("INF/NaN: Inf and NaN are overflow values", "INF/NaN 模式：Inf 和 NaN 为溢出值"),
     "report.scale.drop": ("fell once, {before} → {after}, at step {first}", "下降 1 次：{before} → {after}（第 {first} 步）"),
     "report.scale.drops": ("fell {count} times, {before} → {after}, steps {first} to {last}", "下降 {count} 次：{before} → {after}（第 {first} 至 {last} 步）"),
+    "report.scale.halvings": (
+        "halved {count} times, {before} → {after}, steps {first} to {last}",
+        "减半 {count} 次：{before} → {after}（第 {first} 至 {last} 步）",
+    ),
     "report.scale.rate": ("{rate} % of the steps overflowed (rule of thumb: below 0.5 % is healthy)", "{rate} % 的步溢出（经验值：低于 0.5 % 为正常）"),
     "report.scale.rate_high": ("{rate} % of the steps overflowed, more than the 0.5 % of a healthy run", "{rate} % 的步溢出，超过正常训练的经验值 0.5 %"),
     # Nothing to blame.

@@ -44,6 +44,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{overflowing} of {steps} {steps:step|steps} overflowed ({percent} %). Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中有 {overflowing} 步溢出（{percent} %）。使用动态 loss scale 时低于 0.5 % 属正常。",
     ),
+    "watch.rate.at_least": (
+        "at least {overflowing} of {steps} {steps:step|steps} overflowed ({percent} %): looks that cover several steps can't tell "
+        "all of them apart. Below 0.5 % is usual with dynamic loss scaling.",
+        "{steps} 步中至少有 {overflowing} 步溢出（{percent} %）：一次查看覆盖多步时无法全部区分。使用动态 loss scale 时低于 0.5 % 属正常。",
+    ),
     "watch.rate.settled": (
         "{overflowing} of {steps} {steps:step|steps} overflowed while the loss scale settled at {scale}, none since: nothing to do.",
         "{steps} 步中有 {overflowing} 步溢出，均发生在 loss scale 回落到 {scale} 的过程中，此后没有溢出，无需处理。",

@@ -150,13 +150,27 @@ def _coded(code: Optional[str], values: Mapping[str, Any], english: str, languag
     return messages.say(code, language, **{str(key): value for key, value in values.items() if key not in ("_code", "language")})
 
 
+def _halvings(before: float, after: float) -> int:
+    """How often a fall halved the loss scale: one look can cover several steps."""
+    if not 0 < after < before < math.inf:
+        return 1
+    return max(1, round(math.log2(before / after)))
+
+
 def loss_scale(seen: LossScale, language: str) -> Tuple[str, str]:
     """What the watch saw of the loss scale: (how it fell, the rate against the rule of thumb); "" where there is nothing to say."""
     fell = rate = ""
     if seen.drops:
+        halvings = sum(_halvings(before, after) for _step, before, after in seen.drops)
+        several = "report.scale.halvings" if halvings > len(seen.drops) else "report.scale.drops"
         fell = messages.say(
-            "report.scale.drops" if len(seen.drops) > 1 else "report.scale.drop",
-            language, count=len(seen.drops), before=number(seen.drops[0][1]), after=number(seen.drops[-1][2]), first=seen.drops[0][0], last=seen.drops[-1][0],
+            several if max(halvings, len(seen.drops)) > 1 else "report.scale.drop",
+            language,
+            count=max(halvings, len(seen.drops)),
+            before=number(seen.drops[0][1]),
+            after=number(seen.drops[-1][2]),
+            first=seen.drops[0][0],
+            last=seen.drops[-1][0],
         )
     if seen.rate is not None:
         code = "report.scale.rate_high" if seen.rate > RULE_OF_THUMB else "report.scale.rate"

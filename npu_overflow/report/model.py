@@ -89,6 +89,9 @@ class Operator:
     phase: Optional[str] = None
     location: Optional[str] = None
     location_kind: Optional[str] = None
+    source_line: Optional[str] = None
+    called_from: Tuple[str, ...] = ()
+    layer: Optional[str] = None
     forward_op: Optional[str] = None
     cured_by_scale: Optional[bool] = None
     advice: Tuple[str, ...] = ()
@@ -155,7 +158,8 @@ class Report:
         first_index: index of the primary finding in ``operators``, or None.
         operators: in the order in which they overflowed.
         loss_scale: what the watch saw, where a manifest lies beside the dump.
-        reason: why there is no finding although a collection ran, e.g. "not_reproduced".
+        reason: why there is no finding although a collection ran, e.g. "not_reproduced", or "absorbed": what
+            was non-finite reaches no gradient.
     """
 
     path: str

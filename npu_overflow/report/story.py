@@ -155,7 +155,7 @@ def _origin(first: Operator, language: str) -> Tuple[str, str]:
 
 
 def _nothing(report: Report, language: str) -> Headline:
-    if report.reason is None:
+    if report.reason in (None, "absorbed"):
         state = "absorbed" if report.operators else "unreadable" if report.records else "none"
         sentence = messages.say("report." + state, language, count=report.records)
         return Headline(state, messages.say("report.%s.title" % state, language), [sentence])
@@ -186,8 +186,11 @@ def _facts(first: Operator, language: str, ranks: int) -> List[Fact]:
         line = clean(first.location)
         code = "report.line." + (first.location_kind or "call")
         texts.append(("line", known(code, line, line=line), "type", False))
+        texts.append(("source", clean(first.source_line or ""), "", False))
+        texts.append(("calls", " ← ".join(clean(call) for call in first.called_from), "", False))
     if first.phase:
         texts.append(("phase", known("report.phase." + first.phase, clean(first.phase)), "", False))
+    texts.append(("layer", clean(first.layer or ""), "name", True))
     texts.append(("forward", clean(first.forward_op or ""), "name", True))
     texts.append(("made", clean(first.inherited_from or ""), "name", True))
     if first.cured_by_scale is not None:

@@ -51,12 +51,12 @@ class WatchOptions:
         at_steps: training steps (from 0) that are collected whatever the scale does: one, or any iterable of them.
         check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on accelerators.
         keep: overflowing steps collected after the trigger.
-        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed.
+        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed; the seconds also bound what finding the culprit of one step may take.
         max_reports: reports in one training.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".
-        max_memory: bytes of tensors held while a step is collected.
+        max_memory: bytes held while a step is collected: of what it took from outside, of variables as they were, and of tensors for the dump, each.
         collector: "auto", "ascend", "host", or an object with the methods of ``collect.base.Collector``.
         on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a restart request.
         on_report: called with each Report.

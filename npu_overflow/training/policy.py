@@ -77,6 +77,7 @@ class Policy:
         self.counts_skipped_steps, self.floor, self.dynamic, self.guarded = counts_skipped_steps, floor, dynamic, guarded
         self.steps = 0
         self.overflowing_steps = 0
+        self.at_least = False  #: a look covered several steps and its overflows could not be told apart
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
@@ -218,6 +219,8 @@ class Policy:
         count = max(1, round(ratio))
         if self.counts_skipped_steps:
             count = min(count, steps)  # a scale set by hand is no row of overflows
+        if count < steps and now <= (self.floor or 0.0):  # where it can't fall further, more may have overflowed
+            self.at_least = True
         ends = [before / 2.0**i for i in range(1, count)] + [now]
         return count, sum(1 for end in ends if end >= self._safe)
 
@@ -225,6 +228,7 @@ class Policy:
         """The scale is what it was and the counter began anew: a scale at its floor, or a growth and a fall within the look."""
         assert previous.counter is not None
         growth = reading.growth_steps or 0
+        self.at_least = self.at_least or steps > 1
         # growing takes the steps up to `growth`, falling at least one more
         if growth and steps > 1 and previous.counter + steps > growth:
             if self.floor is None or reading.scale > self.floor:

@@ -296,7 +296,8 @@ class TrackedOptimizers:
                 say("watch.rate.settled", overflowing=overflowing, steps=steps, scale=scale)
             elif overflowing:
                 percent = "%.2f" % (100 * policy.rate)
-                say("watch.rate", overflowing=overflowing, steps=steps, percent=percent)
+                code = "watch.rate.at_least" if policy.at_least else "watch.rate"
+                say(code, overflowing=overflowing, steps=steps, percent=percent)
         if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
             say("watch.rate.warmup", step=drops[-1][0] if drops else "…")
 

@@ -91,8 +91,8 @@ class OverflowWatch:
         """Mark one training step of a loop that calls no tf.function and no Keras optimizer.
 
         ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…,
-        finite=…)`` after a step tells how it went: where its gradients came from tf.functions, inside
-        ``overflow_dump``, these are replayed, else it is only watched.
+        finite=…)`` after a step tells how it went: inside ``overflow_dump`` what TensorFlow executed
+        since the step before is collected, in ``fit`` it is only watched.
 
         Args:
             loss_scale: the loss scale after the step.

@@ -141,7 +141,7 @@ def test_a_broken_tensorflow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         raise ImportError("libcudart.so.11.0: cannot open shared object file")
 
     monkeypatch.setattr(_packages, "importable", lambda name: name == "tensorflow")
-    monkeypatch.setattr(compat, "probe", probe)
+    monkeypatch.setattr(private, "probe", probe)
     assert main(["doctor"]) == 1
     assert "TensorFlow can't be imported: ImportError: libcudart.so.11.0" in capsys.readouterr().out
 

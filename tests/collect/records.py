@@ -1,4 +1,5 @@
 """Steps that are recorded and interpreted directly, without a watch."""
+
 from __future__ import annotations
 
 from typing import Any, Callable, Iterable, Optional
@@ -24,7 +25,9 @@ def recorder_around(run: Callable[[], Any], known: Iterable[Any] = (), room: int
         recorder.off()
 
 
-def recorded(run: Callable[[], Any], model: Any = None, scale: Optional[Any] = None, **more: Any) -> Step:
+def recorded(
+    run: Callable[[], Any], model: Any = None, scale: Optional[Any] = None, **more: Any
+) -> Step:
     """The step that ``run()`` is, with the weights of ``model`` as those that count.
 
     Args:
@@ -35,14 +38,20 @@ def recorded(run: Callable[[], Any], model: Any = None, scale: Optional[Any] = N
     for variable in known:
         for handle in private.handles_of(variable):
             record.variables[private.tensor_id(handle)] = variable
-    scales = frozenset(private.tensor_id(h) for h in private.handles_of(scale)) if scale is not None else frozenset()
+    scales = (
+        frozenset(private.tensor_id(h) for h in private.handles_of(scale))
+        if scale is not None
+        else frozenset()
+    )
     return Step(record, recorder.programs, scales=scales, **more)
 
 
 def nothing_is_hooked() -> bool:
     """Whether TensorFlow has its own ``_call_flat`` and no callback looks at operators."""
     call_flat = private.found("concrete_function")._call_flat
-    return "npu_overflow" not in call_flat.__code__.co_filename and not list(private.found("context")().op_callbacks)
+    return "npu_overflow" not in call_flat.__code__.co_filename and not list(
+        private.found("context")().op_callbacks
+    )
 
 
 def reports_of(watch: Any) -> Any:

@@ -1,4 +1,5 @@
 """Blame on records that are made directly: bits of a repaired run never leak into what is told."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,7 +19,9 @@ def masked(eager: bool) -> Any:
     weight = tf.Variable(tf.fill((4, 4), tf.constant(300.0, tf.float16)))
 
     def step(x: Any) -> None:
-        mask = tf.constant([[0.0, 0.0, 0.0, -float("inf")]] * 4, tf.float16) * tf.constant(2.0, tf.float16)
+        mask = tf.constant([[0.0, 0.0, 0.0, -float("inf")]] * 4, tf.float16) * tf.constant(
+            2.0, tf.float16
+        )
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.nn.softmax(tf.matmul(x, weight) + mask))
         weight.assign_sub(tape.gradient(loss, weight))
@@ -36,7 +39,10 @@ def masked(eager: bool) -> Any:
 def test_bits_of_repaired_runs_never_leak(eager: bool) -> None:
     found = examine(masked(eager)("hot"), ROOM)
     assert found.runs >= 3  # the mask alone, then the product alone
-    assert [(origin.kind, origin.op.type) for origin in found.origins][:2] == [("constant", "Mul"), ("operator", "MatMul")]
+    assert [(origin.kind, origin.op.type) for origin in found.origins][:2] == [
+        ("constant", "Mul"),
+        ("operator", "MatMul"),
+    ]
     culprit = found.culprit
     assert culprit is found.origins[1] and culprit.bit == 2
     by_type = {held.op.type: held for held in reversed(found.held)}  # the first of each

@@ -56,5 +56,5 @@ def test_copies_of_a_used_watch_watch_trainings_of_their_own() -> None:
         training.weights(model)
         x, y = training.data(48, range(training.HOT_FROM, 48))
         model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=[watch])
-        assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+        assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
     assert len(first.reports) == 1

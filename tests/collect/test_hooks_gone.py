@@ -1,4 +1,5 @@
-"""Whatever a watch replaces in TensorFlow and Keras is the very same object again afterwards: nested, interrupted, left by an error."""
+"""What a watch replaces in TensorFlow and Keras is the very same object again afterwards."""
+
 from __future__ import annotations
 
 import contextlib
@@ -50,7 +51,9 @@ def fit(watches: List[Any], fails: Callable[[], None]) -> None:
     model = training.compiled(training.functional(keras), keras)
     training.weights(model)
     x, y = training.data(STEPS, HOT)
-    model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=watches + [Ends()])
+    model.fit(
+        x, y, batch_size=training.BATCH, shuffle=False, verbose=0, callbacks=watches + [Ends()]
+    )
 
 
 def loop(fails: Callable[[], None]) -> None:
@@ -133,6 +136,7 @@ def raises(error: BaseException) -> Callable[[], None]:
 
 
 KINDS = [fit_in_dump, dump_in_fit, dump_in_dump, outer_ends_first, two_watches]
+INTERRUPTED = (dump_in_fit, outer_ends_first)
 ENDS = {"normal": None, "error": Mine("x"), "interrupt": KeyboardInterrupt()}
 
 
@@ -143,8 +147,11 @@ def loaded() -> None:
     training.tear_down(__import__("tensorflow").keras)
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [(kind, end) for kind in KINDS for end in ENDS if end != "interrupt" or kind in INTERRUPTED],
+    ids=lambda item: getattr(item, "__name__", item),
+)
 def test_nested_watches_leave_nothing_behind(kind: Any, end: str, loaded: None) -> None:
     error = ENDS[end]
     before = places()
@@ -155,4 +162,6 @@ def test_nested_watches_leave_nothing_behind(kind: Any, end: str, loaded: None) 
     assert npu_overflow.training.session.active() == []
     if error is None:
         assert len(watches) == 2
-        assert [watch.reports[0].first.op_name for watch in watches] == ["net/hot/MatMul"] * 2
+        assert [training.named(watch.reports[0].first) for watch in watches] == [
+            "net/hot/MatMul"
+        ] * 2

@@ -1,4 +1,5 @@
 """Whose line is it: files of the user's, notebook cells, never an installed package."""
+
 from __future__ import annotations
 
 import os
@@ -35,7 +36,10 @@ def test_whose_file(name: str, user: bool) -> None:
 
 def test_shown_as_a_user_would_write_it(tmp_path: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert lines.shown((str(tmp_path / "models" / "net.py"), 13, "call")) == os.path.join("models", "net.py") + ":13"
+    assert (
+        lines.shown((str(tmp_path / "models" / "net.py"), 13, "call"))
+        == os.path.join("models", "net.py") + ":13"
+    )
     assert lines.shown(("/somewhere/else/train.py", 7, "fit")) == "train.py:7"
     assert lines.shown(("/tmp/ipykernel_4711/1234567.py", 3, "call")) == "<cell>:3"
 
@@ -46,7 +50,11 @@ OUTSIDE = [("/home/someone/train.py", 5, "<module>"), (KERAS, 100, "fit")]
 
 
 def test_a_line_of_the_users_below_the_training_call_is_the_operators() -> None:
-    step = [("/home/someone/net.py", 31, "call"), ("/home/someone/net.py", 40, "block"), (LIBRARY, 2, "dense")]
+    step = [
+        ("/home/someone/net.py", 31, "call"),
+        ("/home/someone/net.py", 40, "block"),
+        (LIBRARY, 2, "dense"),
+    ]
     found = lines.locate([*OUTSIDE, step[0], *step, (KERAS, 7, "matmul")])
     assert found is not None and found.kind == "call"
     assert [place[1] for place in found.places] == [40, 31]  # innermost first, each line once

@@ -124,7 +124,7 @@ def test_a_loop_gets_its_culprit_and_the_weights_it_would_have_had(keras: Any, k
     begin = loop.weights()
     with npu_overflow.overflow_dump(verbose=0) as watch:
         kind(loop, watch)
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
     first = watch.reports[0].first
     assert first.phase == "forward" and first.train_step >= training.HOT_FROM
     assert first.location is not None and first.location.startswith("test_loops.py:") and first.location_kind == "call"
@@ -189,7 +189,7 @@ def test_fit_inside_the_context_manager(keras: Any) -> None:
     x, y = training.data(STEPS, HOT)
     with npu_overflow.overflow_dump(verbose=0) as watch:
         model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
 
 
 def test_hooks_are_gone_after_an_exception(keras: Any) -> None:
@@ -207,7 +207,7 @@ def test_hooks_are_gone_after_an_exception(keras: Any) -> None:
             if watch.state == "collecting" and number > training.HOT_FROM + 5:
                 raise Mine()
     assert (kind.__call__, kind.__dict__["__call__"]) == before
-    assert len(watch.reports) == 1 and watch.reports[0].first.op_name == "net/hot/MatMul"
+    assert len(watch.reports) == 1 and training.named(watch.reports[0].first) == "net/hot/MatMul"
 
 
 def test_told_steps_are_watched(keras: Any, capsys: Any) -> None:
@@ -231,7 +231,7 @@ def test_an_optimizer_that_stands_still_at_its_floor_is_no_overflow(keras: Any) 
     with npu_overflow.overflow_dump(verbose=0, warmup=0, patience=2, keep=2, optimizer=[idle.optimizer, loop.optimizer]) as watch:
         for number, (x, y) in enumerate(loop.batches()[28:42]):
             step(x / 300.0 if number % 3 == 0 else x, y)  # every third step is healthy, while collecting too
-    assert watch.reports and all(report.first is not None and report.first.op_name == "net/hot/MatMul" for report in watch.reports)
+    assert watch.reports and all(report.first is not None and training.named(report.first) == "net/hot/MatMul" for report in watch.reports)
     assert not [remark for report in watch.reports for remark in report.remarks if remark.code == "replay.not_reproduced"]
 
 
@@ -267,7 +267,7 @@ def test_a_step_that_ends_in_python(keras: Any, kind: Callable[[Loop, Any], None
     loop = Loop(keras)
     with npu_overflow.overflow_dump(verbose=0) as watch:
         kind(loop, watch)
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
     assert training.same(plain.weights(), loop.weights())
 
 
@@ -279,7 +279,7 @@ def test_each_of_two_optimizers_ends_the_step(keras: Any) -> None:
             given, first = gradients(x, y), others(x * 0.0, y)  # only the second optimizer's gradients overflow
             other.apply(first)
             loop.apply(given)
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
 
 
 def test_what_the_user_tells_is_not_mixed_with_an_idle_optimizer(keras: Any) -> None:
@@ -291,5 +291,5 @@ def test_what_the_user_tells_is_not_mixed_with_an_idle_optimizer(keras: Any) -> 
             gradients(x, y)
             watch.step(loss_scale=2.0 ** -max(0, i - training.HOT_FROM + 1), finite=i < training.HOT_FROM)
     first = watch.reports[0].first
-    assert first.op_name == "net/hot/MatMul" and first.cured_by_scale is False
+    assert training.named(first) == "net/hot/MatMul" and first.cured_by_scale is False
     assert watch.drops[0] == (training.HOT_FROM, 1.0, 0.5)

@@ -1,4 +1,4 @@
-"""A large step is collected in bounded memory: a transformer, all of it non-finite from its first layer on."""
+"""A large step is collected in bounded memory: a transformer, all of it non-finite."""
 from __future__ import annotations
 
 import os
@@ -36,7 +36,8 @@ x, y = tf.fill((4, length, width), 1e4), tf.zeros((4, 1))
 def step():
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
+    weights = model.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -53,7 +54,7 @@ else:
     before = peak()
     found = examine(made, %d)
     held = [item for held in found.held for item in held.inputs + held.outputs]
-    print("CULPRIT", found.culprit.op.node.name, len(found.held), sum(item.cut is not None for item in held))
+    print("CULPRIT", found.culprit.op.node.name, sum(item.cut is not None for item in held))
     print("PEAK", peak() - before)
 """
 
@@ -65,12 +66,14 @@ def run(kind: str, folder: Any) -> Any:
     command = [sys.executable, str(script), kind]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines() if line.startswith(("PEAK", "CULPRIT")))
+    said = [line for line in done.stdout.splitlines() if line.startswith(("PEAK", "CULPRIT"))]
+    lines = dict(line.split(" ", 1) for line in said)
     return int(lines["PEAK"]), lines.get("CULPRIT", "")
 
 
 def test_the_peak_stays_below_that_of_an_eager_step_and_the_bound(tmp_path: Any) -> None:
     eager, _ = run("eager", tmp_path)
     extra, culprit = run("replay", tmp_path)
-    assert "hot/Tensordot/MatMul" in culprit and int(culprit.split()[2]) > 0
-    assert extra < MAX_MEMORY + 1.3 * eager, "%d MB above, an eager step takes %d MB" % (extra / 1e6, eager / 1e6)
+    assert "hot/Tensordot/MatMul" in culprit and int(culprit.split()[1]) > 0
+    said = "%d MB above, an eager step takes %d MB" % (extra / 1e6, eager / 1e6)
+    assert extra < MAX_MEMORY + 1.3 * eager, said

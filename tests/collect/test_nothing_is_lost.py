@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, List
 
 import pytest
+import training
 from fake_npu_device import adapter
 
 from npu_overflow.analysis.analyzer import analyze
@@ -84,7 +85,7 @@ def test_killed_between_collected_steps_the_tree_is_whole(tmp_path: Path) -> Non
     done = host(callback=AT_STEP.format(what=KILL, step=36))
     assert done.returncode == -signal.SIGKILL
     report = analyze(str(tmp_path / DUMP))
-    assert report.first is not None and report.first.op_name == "net/hot/MatMul"
+    assert report.first is not None and training.named(report.first) == "net/hot/MatMul"
     assert report.problems == ()
 
 
@@ -108,7 +109,7 @@ def test_killed_while_a_step_is_written_it_is_called_unfinished(tmp_path: Path) 
     assert done.returncode == -signal.SIGKILL
     assert list((tmp_path / DUMP).rglob(".*.part"))
     report = analyze(str(tmp_path / DUMP))
-    assert report.first is not None and report.first.op_name == "net/hot/MatMul"
+    assert report.first is not None and training.named(report.first) == "net/hot/MatMul"
     assert [remark.code for remark in report.remarks if remark.code == "remark.unfinished"] == ["remark.unfinished"]
     assert report.problems == ()
 

@@ -1,4 +1,5 @@
 """What a record holds: numbers and leaves, no activations; and no more than is allowed."""
+
 from __future__ import annotations
 
 import contextlib
@@ -26,7 +27,15 @@ class Outputs:
     def __init__(self) -> None:
         self.made: List[Any] = []
 
-    def _see(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    def _see(
+        self,
+        op_type: Any,
+        inputs: Any,
+        attrs: Any,
+        outputs: Any,
+        op_name: Any = None,
+        graph: Any = None,
+    ) -> None:
         if graph is None:
             self.made += [(str(op_type), weakref.ref(tensor)) for tensor in outputs or ()]
 
@@ -74,7 +83,12 @@ def test_what_a_record_holds_does_not_grow_with_the_steps() -> None:
             recorder.begin_step(loop.model.trainable_variables)
             loop.step(tf.constant(x), tf.constant(y))
             gc.collect()
-            leaves = {id(t) for entry in recorder.record().entries for t in entry.inputs if not isinstance(t, int)}
+            leaves = {
+                id(t)
+                for entry in recorder.record().entries
+                for t in entry.inputs
+                if not isinstance(t, int)
+            }
             seen.append((len(recorder.record().entries), len(leaves)))
     finally:
         recorder.off()
@@ -92,7 +106,11 @@ def test_a_function_is_one_entry_with_what_it_was_given() -> None:
     _, record = recorder_around(lambda: double(x))
     calls = [entry for entry in record.entries if entry.is_call]
     assert len(calls) == 1 and len(record.entries) == 1
-    assert calls[0].inputs[0] is x and calls[0].graph is not None and calls[0].numbers[0] == private.tensor_id(x)
+    assert (
+        calls[0].inputs[0] is x
+        and calls[0].graph is not None
+        and calls[0].numbers[0] == private.tensor_id(x)
+    )
 
 
 def test_the_values_with_which_a_step_began_are_kept() -> None:
@@ -104,7 +122,9 @@ def test_the_values_with_which_a_step_began_are_kept() -> None:
     weight.assign(1.0)
     _, record = recorder_around(step)
     values = {number: float(value) for number, (_, value) in record.begin.items()}
-    assert values == {private.tensor_id(private.handles_of(weight)[0]): 1.0} and float(weight) == 6.0
+    assert (
+        values == {private.tensor_id(private.handles_of(weight)[0]): 1.0} and float(weight) == 6.0
+    )
 
 
 def test_other_threads_are_not_recorded() -> None:

@@ -1,4 +1,5 @@
-"""The training is the user's: nothing that goes wrong beside it is seen in it, and nothing stays behind."""
+"""Nothing that goes wrong beside the training is seen in it, and nothing stays behind."""
+
 from __future__ import annotations
 
 import logging
@@ -38,7 +39,9 @@ def plain() -> Any:
     return state
 
 
-@pytest.mark.parametrize("error", [ValueError("the user's"), KeyboardInterrupt()], ids=["error", "interrupt"])
+@pytest.mark.parametrize(
+    "error", [ValueError("the user's"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
 def test_the_users_own_exceptions_pass_and_leave_no_hook(error: BaseException) -> None:
     import tensorflow as tf
 
@@ -52,7 +55,7 @@ def test_the_users_own_exceptions_pass_and_leave_no_hook(error: BaseException) -
         fit(watch, callbacks=[Raises()])
     assert raised.value is error
     watch._session.end(failed=True)
-    assert watch.reports[0].first.op_name == "net/hot/MatMul"
+    assert training.named(watch.reports[0].first) == "net/hot/MatMul"
     assert nothing_is_hooked()
 
 
@@ -67,12 +70,15 @@ def test_an_error_of_the_pipeline_is_raised_as_it_is() -> None:
                 raise ValueError("the pipeline's own")
             yield x[i * 8 : i * 8 + 8], y[i * 8 : i * 8 + 8]
 
-    spec = (tf.TensorSpec((None, training.FEATURES), tf.float32), tf.TensorSpec((None, 1), tf.float32))
+    spec = (
+        tf.TensorSpec((None, training.FEATURES), tf.float32),
+        tf.TensorSpec((None, 1), tf.float32),
+    )
     watch = npu_overflow.OverflowWatch(**{**SOON, "keep": 5})
     with pytest.raises((tf.errors.OpError, ValueError), match="the pipeline's own"):
         fit(watch, data=tf.data.Dataset.from_generator(batches, output_signature=spec))
     watch._session.end(failed=True)
-    assert watch.reports[0].first.op_name == "net/hot/MatMul"
+    assert training.named(watch.reports[0].first) == "net/hot/MatMul"
     assert nothing_is_hooked()
 
 
@@ -91,7 +97,9 @@ def test_random_generators_go_on_as_if_nothing_had_been() -> None:
     assert draws(watch) == plain and watch.reports
 
 
-def test_a_failure_of_the_watch_is_logged_once_and_turns_it_off(plain: Any, monkeypatch: Any, caplog: Any) -> None:
+def test_a_failure_of_the_watch_is_logged_once_and_turns_it_off(
+    plain: Any, monkeypatch: Any, caplog: Any
+) -> None:
     from npu_overflow.training import reports_io
 
     watch = npu_overflow.OverflowWatch(**SOON)
@@ -101,11 +109,15 @@ def test_a_failure_of_the_watch_is_logged_once_and_turns_it_off(plain: Any, monk
     assert training.same(plain, watched)
     assert watch.state == "off" and nothing_is_hooked()
     assert sum("turned itself off" in record.getMessage() for record in caplog.records) == 1
-    assert any(record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records)
+    assert any(
+        record.exc_info and record.exc_info[0] is ZeroDivisionError for record in caplog.records
+    )
 
 
 @pytest.mark.parametrize("place", ["_meet_variables", "_values", "_add", "begin_step", "record"])
-def test_a_failure_of_the_recorder_never_reaches_the_training(place: str, plain: Any, monkeypatch: Any, caplog: Any) -> None:
+def test_a_failure_of_the_recorder_never_reaches_the_training(
+    place: str, plain: Any, monkeypatch: Any, caplog: Any
+) -> None:
     from npu_overflow.collect.replay.recorder import Recorder
 
     met: List[int] = []

@@ -46,7 +46,7 @@ def test_a_counter_in_the_model(keras: Any) -> None:
     assert training.same(trained(keras, None, counting), trained(keras, watch, counting))
     first = watch.reports[0].first
     assert (first.op_type, first.phase, first.verdict) == ("Mul", "forward", "computed_here")
-    assert first.op_name.startswith("net/counting/mul")
+    assert training.named(first).startswith("net/counting/mul")
 
 
 def test_a_python_function_is_not_run_again(keras: Any) -> None:

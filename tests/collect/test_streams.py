@@ -117,7 +117,7 @@ def test_where_the_dump_path_can_not_be_written_a_temporary_folder_is_taken(monk
     watch = npu_overflow.OverflowWatch(dump_path="never")
     fit(watch)
     (report,) = watch.reports
-    assert report.first is not None and report.first.op_name == "net/hot/MatMul"
+    assert report.first is not None and training.named(report.first) == "net/hot/MatMul"
     assert report.path is not None and report.path.startswith(str(made))
     said = capsys.readouterr().err
     assert said.count("never can't be written: Read-only file system. What is collected goes to %s" % made) == 1

@@ -108,7 +108,7 @@ class Seen:
 
 def check_report(watch: Any, foreign: str) -> None:
     """The layer is to blame, and nothing of the other threads' lies in report or dump tree."""
-    assert {report.first.op_name for report in watch.reports} == {"net/hot/MatMul"}
+    assert {training.named(report.first) for report in watch.reports} == {"net/hot/MatMul"}
     report = watch.reports[0]
     assert not [operator for operator in report.operators if foreign in operator.op_type or foreign in operator.op_name]
     files = [name for _, _, names in os.walk(report.path) for name in names]

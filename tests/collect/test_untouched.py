@@ -1,4 +1,5 @@
-"""The training is what it would be without the watch: no Python of the user runs twice, no variable is written."""
+"""The training is as without the watch: no Python of the user runs twice, nothing is written."""
+
 from __future__ import annotations
 
 import contextlib
@@ -66,7 +67,11 @@ def noisy_layer(keras: Any, traces: Traces) -> Any:
             self.hidden = traces.calls
             traces.drawn += [random.random(), np.random.rand(), traces.numbers.random()]
             print("called", traces.calls)
-            drawn = [tf.random.normal([]), tf.random.uniform([], seed=2), traces.generator.normal([])]
+            drawn = [
+                tf.random.normal([]),
+                tf.random.uniform([], seed=2),
+                traces.generator.normal([]),
+            ]
             if seeds is not None:
                 drawn.append(keras.random.uniform([], seed=seeds, dtype="float32"))
             tf.print("drawn", *drawn, output_stream="file://" + str(traces.printed.resolve()))
@@ -121,7 +126,9 @@ def test_no_python_of_the_user_runs_a_second_time(run: Any, eager: bool, capsys:
         said = [line for line in capsys.readouterr().out.splitlines() if "called" in line]
         seen.append((traces.all(), said, weights))
     reports = reports_of(watch)
-    assert [report.first.op_name.split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
+    assert [training.named(report.first).split("/")[-2:] for report in reports[:1]] == [
+        ["hot", "MatMul"]
+    ]
     (plain, said, weights), (traces_too, said_too, weights_too) = seen
     assert traces_too == plain and said_too == said and training.same(weights, weights_too)
     assert len(plain["printed"]) == STEPS and plain["calls"] == len(plain["drawn"]) / 3
@@ -150,9 +157,13 @@ def test_a_step_that_prints_and_writes_summaries_is_collected_and_says_all_once(
             part = slice(i * training.BATCH, (i + 1) * training.BATCH)
             step(tf.constant(x[part]), tf.constant(y[part]), tf.constant(i, tf.int64))
     writer.close()
-    assert [report.first.op_name for report in watch.reports[:1]] == ["net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports[:1]] == ["net/hot/MatMul"]
     assert printed.read_text().split() == [word for i in range(STEPS) for word in ("step", str(i))]
-    events = [e for path in Path("board").iterdir() for e in tf.compat.v1.train.summary_iterator(str(path))]
+    events = [
+        e
+        for path in Path("board").iterdir()
+        for e in tf.compat.v1.train.summary_iterator(str(path))
+    ]
     assert [event.step for event in events if event.summary.value] == list(range(STEPS))
 
 
@@ -197,12 +208,14 @@ class Reading:
 
 
 def addresses(variables: List[Any]) -> List[Any]:
-    """Handles of variables, their values, and where their memory lies: assigning the same value moves it."""
+    """Handles of variables, values, and where their memory lies: any assignment moves it."""
     handles = [handle for variable in variables for handle in private.handles_of(variable)]
     found = []
     for handle in handles:
         view = np.asarray(private.host_view(private.read_variable(handle)))
-        lies = view.__array_interface__["data"][0] if view.ndim else None  # NumPy copies single numbers
+        lies = (
+            view.__array_interface__["data"][0] if view.ndim else None
+        )  # NumPy copies single numbers
         found.append((id(handle), view.tobytes(), lies))
     return found
 
@@ -222,7 +235,9 @@ def hot_step(eager: bool) -> Any:
     x, y = training.data(2, [1])
     step(tf.constant(x[:8]), tf.constant(y[:8]))
     reader = reader_for(loop.optimizer)
-    found = recorded(lambda: step(tf.constant(x[8:]), tf.constant(y[8:])), loop.model, reader.scale_variable())
+    found = recorded(
+        lambda: step(tf.constant(x[8:]), tf.constant(y[8:])), loop.model, reader.scale_variable()
+    )
     optimizers = [loop.optimizer, getattr(loop.optimizer, "inner_optimizer", loop.optimizer)]
     variables = [*loop.model.variables, *reader.state_variables(), generator.state, counter]
     for optimizer in optimizers:
@@ -247,8 +262,12 @@ def test_no_variable_is_written_not_even_for_a_moment(eager: bool) -> None:
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
-@pytest.mark.parametrize("error", [ValueError("injected"), KeyboardInterrupt()], ids=["error", "interrupt"])
-def test_a_run_that_ends_anywhere_has_written_nothing(error: BaseException, eager: bool, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("injected"), KeyboardInterrupt()], ids=["error", "interrupt"]
+)
+def test_a_run_that_ends_anywhere_has_written_nothing(
+    error: BaseException, eager: bool, monkeypatch: Any
+) -> None:
     _loop, step, variables = hot_step(eager)
     before, ends = addresses(variables), [0]
     total = examine(step, ROOM).operators
@@ -271,7 +290,7 @@ def test_a_run_that_ends_anywhere_has_written_nothing(error: BaseException, eage
 
 
 class Breaks:
-    """Makes the interpreter raise in the middle of its first run that lasts so long, as often as it is asked to."""
+    """Makes the interpreter raise in the middle of each run."""
 
     def __init__(self, error: BaseException, monkeypatch: Any, after: int = 25) -> None:
         self.raised, real = 0, interpreter.Interpreter._node
@@ -285,7 +304,9 @@ class Breaks:
         monkeypatch.setattr(interpreter.Interpreter, "_node", node)
 
 
-def in_fit(watch: Optional[Any], eager: bool, steps: int, began: Callable[[int], None]) -> List[Any]:
+def in_fit(
+    watch: Optional[Any], eager: bool, steps: int, began: Callable[[int], None]
+) -> List[Any]:
     keras = training.set_up()
 
     class Began(keras.callbacks.Callback):  # type: ignore[misc, name-defined]
@@ -304,7 +325,9 @@ def in_fit(watch: Optional[Any], eager: bool, steps: int, began: Callable[[int],
     return training.state(model)
 
 
-def in_loop(watch: Optional[Any], eager: bool, steps: int, began: Callable[[int], None]) -> List[Any]:
+def in_loop(
+    watch: Optional[Any], eager: bool, steps: int, began: Callable[[int], None]
+) -> List[Any]:
     keras = training.set_up()
     loop = test_loops.Loop(keras)
     MODELS[:] = [loop]
@@ -323,29 +346,45 @@ MODELS: List[Any] = []
 
 def weights_now() -> List[Any]:
     (model,) = MODELS
-    return model.weights() if isinstance(model, test_loops.Loop) else [np.array(w) for w in model.get_weights()]
+    return (
+        model.weights()
+        if isinstance(model, test_loops.Loop)
+        else [np.array(w) for w in model.get_weights()]
+    )
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("run", [in_fit, in_loop], ids=lambda run: run.__name__)
-def test_an_exception_in_the_middle_of_an_interpretation_is_ours(run: Any, eager: bool, monkeypatch: Any) -> None:
+def test_an_exception_in_the_middle_of_an_interpretation_is_ours(
+    run: Any, eager: bool, monkeypatch: Any
+) -> None:
     plain = run(None, eager, STEPS, lambda batch: None)
     broken = Breaks(MemoryError("injected"), monkeypatch)
-    watch = npu_overflow.OverflowWatch(**SOON) if run is in_fit else npu_overflow.overflow_dump(**SOON)
+    watch = (
+        npu_overflow.OverflowWatch(**SOON) if run is in_fit else npu_overflow.overflow_dump(**SOON)
+    )
     assert training.same(plain, run(watch, eager, STEPS, lambda batch: None))
     report = reports_of(watch)[0]
     assert broken.raised and report.first is None and report.reason == "replay.raised"
-    assert any("MemoryError" in remark.text and "injected" in remark.text for remark in report.remarks)
+    assert any(
+        "MemoryError" in remark.text and "injected" in remark.text for remark in report.remarks
+    )
     assert nothing_is_hooked() and npu_overflow.training.session.active() == []
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("run", [in_fit, in_loop], ids=lambda run: run.__name__)
-def test_an_interrupt_in_the_middle_of_an_interpretation_is_the_users(run: Any, eager: bool, monkeypatch: Any) -> None:
+def test_an_interrupt_in_the_middle_of_an_interpretation_is_the_users(
+    run: Any, eager: bool, monkeypatch: Any
+) -> None:
     begun: List[int] = []
     with monkeypatch.context() as patched:
         broken = Breaks(KeyboardInterrupt(), patched)
-        watch = npu_overflow.OverflowWatch(**SOON) if run is in_fit else npu_overflow.overflow_dump(**SOON)
+        watch = (
+            npu_overflow.OverflowWatch(**SOON)
+            if run is in_fit
+            else npu_overflow.overflow_dump(**SOON)
+        )
         with pytest.raises(KeyboardInterrupt):
             run(watch, eager, STEPS, begun.append)
     assert broken.raised == 1 and HOT[0] < begun[-1] < STEPS - 1
@@ -359,7 +398,9 @@ def test_an_interrupt_in_the_middle_of_an_interpretation_is_the_users(run: Any, 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("run", [in_fit, in_loop], ids=lambda run: run.__name__)
-def test_an_error_of_the_users_own_step_passes_and_leaves_no_hook(run: Any, eager: bool, monkeypatch: Any) -> None:
+def test_an_error_of_the_users_own_step_passes_and_leaves_no_hook(
+    run: Any, eager: bool, monkeypatch: Any
+) -> None:
     import tensorflow as tf
 
     class Mine(Exception):
@@ -388,17 +429,27 @@ def test_an_error_of_the_users_own_step_passes_and_leaves_no_hook(run: Any, eage
         inputs = keras.Input((training.FEATURES,))
         h = keras.layers.Dense(8, name="first")(Checks(dtype="float32")(inputs))
         h = keras.layers.Dense(6, name="hot")(h)
-        return keras.Model(inputs, keras.layers.Dense(1, dtype="float32", name="out")(h), name="net")
+        return keras.Model(
+            inputs, keras.layers.Dense(1, dtype="float32", name="out")(h), name="net"
+        )
 
     monkeypatch.setattr(training, "data", data)
     monkeypatch.setattr(training, "functional", functional)
-    watch = npu_overflow.OverflowWatch(**SOON, max_reports=1) if run is in_fit else npu_overflow.overflow_dump(**SOON)
+    watch = (
+        npu_overflow.OverflowWatch(**SOON, max_reports=1)
+        if run is in_fit
+        else npu_overflow.overflow_dump(**SOON)
+    )
     begun: List[int] = []
-    with pytest.raises(Mine if eager else tf.errors.InvalidArgumentError, match="not hold|the user's own"):
+    with pytest.raises(
+        Mine if eager else tf.errors.InvalidArgumentError, match=r"not hold|the user's own"
+    ):
         run(watch, eager, STEPS, begun.append)
     assert begun[-1] == hot
     if run is in_fit:
         watch._session.end(failed=True)
     assert nothing_is_hooked() and npu_overflow.training.session.active() == []
     reports = reports_of(watch)
-    assert [report.first.op_name.split("/")[-2:] for report in reports[:1]] == [["hot", "MatMul"]]
+    assert [training.named(report.first).split("/")[-2:] for report in reports[:1]] == [
+        ["hot", "MatMul"]
+    ]

@@ -37,8 +37,7 @@ def test_finds_the_layer_and_changes_nothing(options: Any) -> None:
         pytest.skip("this Keras has no jit_compile")
     watch = npu_overflow.OverflowWatch(verbose=0)
     assert training.same(fit(None, **options), fit(watch, **options))
-    loop = "while/" if "steps_per_execution" in options and not hasattr(tf.keras, "ops") else ""
-    assert [report.first.op_name for report in watch.reports] == [loop + "net/hot/MatMul"]
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]
 
 
 def test_many_steps_a_call_are_refused_with_what_to_lower(monkeypatch: Any) -> None:
@@ -60,7 +59,7 @@ def test_a_forced_healthy_step_has_nothing_to_blame() -> None:
 def test_a_forced_step_is_collected_before_patience_runs_out() -> None:
     watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[31])
     assert training.same(fit(None), fit(watch))
-    assert (watch.reports[0].first.op_name, watch.reports[0].first.train_step) == ("net/hot/MatMul", 31)
+    assert (training.named(watch.reports[0].first), watch.reports[0].first.train_step) == ("net/hot/MatMul", 31)
 
 
 def test_without_a_loss_scale_the_weights_are_lost_and_the_report_says_since_when(capsys: Any) -> None:
@@ -75,14 +74,14 @@ def test_without_a_loss_scale_the_weights_are_lost_and_the_report_says_since_whe
 def test_without_a_loss_scale_a_forced_step_names_the_operator() -> None:
     watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[training.HOT_FROM])
     assert training.same(fit(None, policy="float16", scaled=False), fit(watch, policy="float16", scaled=False))
-    assert (watch.reports[0].first.op_name, watch.reports[0].first.origin) == ("net/hot/MatMul", "operator")
+    assert (training.named(watch.reports[0].first), watch.reports[0].first.origin) == ("net/hot/MatMul", "operator")
 
 
 def test_collecting_ends_after_max_collect_steps() -> None:
     sporadic = [step for step in range(training.HOT_FROM, STEPS) if step < training.HOT_FROM + 6]  # frequent, and then nothing more
     watch = npu_overflow.OverflowWatch(verbose=0, max_collect_steps=4, window=20)
     fit(watch, hot=sporadic)
-    assert [report.first.op_name for report in watch.reports] == ["net/hot/MatMul"]  # one of the three wanted steps
+    assert [training.named(report.first) for report in watch.reports] == ["net/hot/MatMul"]  # one of the three wanted steps
     assert len({operator.step for operator in watch.reports[0].operators}) == 1
 
 
@@ -119,7 +118,7 @@ for replica in (0, 1):
     same = training.same(fit(None, replica), fit(watch, replica))
     first = watch.reports[0].first
     assert logging.getLogger("tensorflow").filters == filters
-    print("FOUND", replica, same, first.op_name, first.origin, first.device, [remark.code for remark in watch.reports[0].remarks])
+    print("FOUND", replica, same, training.named(first), first.origin, first.device, [remark.code for remark in watch.reports[0].remarks])
 """
 
 
@@ -135,6 +134,6 @@ def test_one_of_two_replicas_overflows(tmp_path: Any) -> None:
     assert found[:1] == ["FOUND 0 True net/hot/MatMul operator 0 []"], done.stdout[-3000:]
     assert "eagerly has significant overhead" not in done.stdout  # that is the replay's doing, not the user's
     if not hasattr(tf.keras, "ops"):  # Keras 2
-        assert found[1] == "FOUND 1 True replica_1/net/hot/MatMul operator 1 []"
+        assert found[1] == "FOUND 1 True replica/net/hot/MatMul operator 1 []"
     else:  # this Keras asks only the first replica: the other one's gradients have reached the weights
         assert found[1] == "FOUND 1 True net/first/Cast/Cast variable 0 ['host.weights_lost']"

@@ -56,7 +56,7 @@ with npu_overflow.overflow_dump(language="en") as watch:
     for x, y in loop.batches():
         whole(x, y) if kind == "inside" else apply(exchange(*gradients(x, y)))
 print("EXCHANGES", count[0])
-print("FOUND", [(r.first and r.first.op_name, r.reason) for r in watch.reports])
+print("FOUND", [(r.first and training.named(r.first), r.reason) for r in watch.reports])
 """
 
 

@@ -1,6 +1,7 @@
 """Small trainings with a known fault, the same on every supported TensorFlow."""
 from __future__ import annotations
 
+import re
 from typing import Any, List, Optional, Tuple
 
 import numpy as np
@@ -79,3 +80,8 @@ def state(model: Any) -> List[Any]:
 def same(one: List[Any], other: List[Any]) -> bool:
     """Bit for bit, NaN equal to NaN."""
     return len(one) == len(other) and all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in zip(one, other))
+
+
+def named(operator: Any) -> str:
+    """An operator's name without the numbers that a second trace adds in Keras 3, and without the loop over several steps."""
+    return re.sub(r"_\d+(?=/)", "", operator.op_name).replace("while/", "")

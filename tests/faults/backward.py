@@ -209,7 +209,7 @@ def _(s: Setting) -> Fault:
         return Fault(training, truth, Hand([twice, slope(300.0)], twice * slope(300.0)))
 
 
-@fault("weight_gradient_sum")
+@fault("weight_gradient_sum", whole=True)
 def _(s: Setting) -> Fault:
     """Features of 950 and gradients of 40: 38 000 each, summed over the batch 152 000. The forward pass is small."""
     n, m = s.size(4), s.size(5)
@@ -417,7 +417,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([gradient], f16(gradient)))
 
 
-@fault("fixed_scale_too_high", options={"at_steps": (4,)})
+@fault("fixed_scale_too_high", whole=True, options={"at_steps": (4,)})
 def _(s: Setting) -> Fault:
     """A fixed scale of 2 ** 20 that nobody lowers, asked for at the step in which features grow."""
     n = s.size(4)
@@ -615,7 +615,7 @@ def _recurrent(s: Setting, make: Callable[..., Any], value: float, out: float, g
 _INSIDE = "leaves out the scope of the call, SGD/gradients"
 
 
-@fault("simple_rnn_backward")
+@fault("simple_rnn_backward", whole=True)
 def _(s: Setting) -> Fault:
     """tanh units at rest with a recurrent kernel of 8: the state stays 0, the gradient grows eightfold a step: 8 ** 5 in iteration 2, times 4 rows."""
     units = _names(s)

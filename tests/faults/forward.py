@@ -60,7 +60,7 @@ def quiet(function: Callable[..., Any], *args: Any) -> Any:
 # --- products and sums --------------------------------------------------------------------------------------------------------------
 
 
-@fault("matmul_large_weights")
+@fault("matmul_large_weights", whole=True)
 def _(s: Setting) -> Fault:
     """Weights of 100 and features of 250: products of 25 000, several of them are summed."""
     n, m = s.size(4), s.size(6)
@@ -691,7 +691,7 @@ def _(s: Setting) -> Fault:
     return planted(s, body, "AddV2", "add", bad, quiet(np.add, scores, bias), [scores, bias], good=good, value=-INF)
 
 
-@fault("mask_then_overflow", numerics="it blames the harmless mask")
+@fault("mask_then_overflow", whole=True, numerics="it blames the harmless mask")
 def _(s: Setting) -> Fault:
     """A harmless mask of -Inf in every step; later in the same layer a real overflow begins."""
     t, d = s.size(3), s.size(4)
@@ -817,7 +817,7 @@ def recurrent(s: Setting, kind: str, gates: Sequence[float], recurrent_gates: Se
     return Fault(training, Truth("MatMul", s.path("net", "hot") + "/" + name, value=INF, start=4), Hand([f16(state), f16(weights)], by_hand))
 
 
-@fault("lstm_state_growth")
+@fault("lstm_state_growth", whole=True)
 def _(s: Setting) -> Fault:
     """An LSTM with relu in a while loop: all gates open, the cell's state grows without bound."""
     return recurrent(s, "LSTM", [1, 1, 1, 1], [8, 8, 8, 8], "while/lstm_cell/MatMul_1")

@@ -12,7 +12,7 @@ from .kit import BATCH, INF, Fault, Fit, Hand, Setting, Truth, f16, fault
 # --- harmless going forward only ---------------------------------------------------------------------------------------------------------
 
 
-@fault("clipped_exp")
+@fault("clipped_exp", whole=True)
 def _(s: Setting) -> Fault:
     """exp(x) overflows and is clipped: the result is finite, but going back 0 is multiplied by exp(x). Cure: clip x."""
     bad = hot_batch(s, 12.0)

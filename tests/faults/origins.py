@@ -41,7 +41,7 @@ def _dense_net(s: Setting, n: int, m: int, **details: Any) -> Tuple[Any, Any]:
     return s.model(inputs, s.head(hot(s.dense("first", np.eye(n))(inputs)))), hot
 
 
-@fault("inf_in_a_kernel", proof="the kernel is set by the case", numerics=_READ)
+@fault("inf_in_a_kernel", whole=True, proof="the kernel is set by the case", numerics=_READ)
 def _(s: Setting) -> Fault:
     """One element of a Dense kernel is Inf from step 4 on."""
     n, m = s.size(4), s.size(5)
@@ -152,7 +152,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], mean))
 
 
-@fault("optimizer_slot", numerics="blames the read of the slot, one step before anything overflows")
+@fault("optimizer_slot", whole=True, numerics="blames the read of the slot, one step before anything overflows")
 def _(s: Setting) -> Fault:
     """The momentum of a kernel is Inf from step 3 on: the gradients of that step are finite, the weight is not afterwards."""
     n, m = s.size(4), s.size(5)
@@ -249,7 +249,7 @@ def _(s: Setting) -> Fault:
     return Fault(training, truth, Hand([], bad))
 
 
-@fault("feature_over_65504", proof="the batch is made by the case")
+@fault("feature_over_65504", whole=True, proof="the batch is made by the case")
 def _(s: Setting) -> Fault:
     """A feature of 70 000 meets the first cast to float16."""
     n = s.size(4)

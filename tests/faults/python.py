@@ -1,9 +1,10 @@
-"""Faults in code that Python and TensorFlow share: branches and loops that AutoGraph rewrites, losses and gradients of the user's own, and loops that end
-their steps in Python, outside every tf.function."""
+"""Faults in code that Python and TensorFlow share: branches and loops that AutoGraph rewrites, losses and gradients of the user's own, layers with effects,
+and loops that end their steps in Python, outside every tf.function."""
 from __future__ import annotations
 
 import contextlib
 import linecache
+import random
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from .forward import hot_batch, planted, quiet
 from .kit import BATCH, INF, Fault, Fit, Hand, Loop, Outcome, Setting, Steps, Truth, f16, fault
-from .parts import of_optimizer
+from .parts import Between, of_optimizer
 
 START = 4
 STEPS = 10
@@ -196,6 +197,40 @@ def _(s: Setting) -> Fault:
     fault_.truth.op_name = of_optimizer(s, "truediv")
     fault_.check = on_line("dy / tf.maximum(")
     return fault_
+
+
+# --- nothing of the user's runs twice -----------------------------------------------------------------------------------------------------
+
+
+def _counted(s: Setting, each: int, **compiled: Any) -> Fault:
+    """A layer that notes its calls and draws from Python's generator: ``each`` calls a step, in those that are collected too."""
+    bad, calls, before = hot_batch(s, 12.0), [], []  # type: Any, List[float], List[int]
+
+    def body(x: Any) -> Any:
+        calls.append(random.random())
+        return s.tf.exp(s.tf.minimum(x, 8.0) if s.cured else x)
+
+    model = s.compile(s.net(bad.shape[1], body, 1e-6), **compiled)
+    training = Between(s, model, lambda step: before.append(len(calls)), good=s.uniform(bad.shape), bad=bad, start=START)
+
+    def check(outcome: Outcome) -> List[str]:
+        counts = [*before[1:], len(calls)]
+        return [] if all(b - a == each for a, b in zip(counts, counts[1:])) else ["calls by the end of each step: %s" % counts]
+
+    truth = Truth("Exp", s.path("net/hot/Exp"), value=INF, start=START, advice="exponent", eager=each > 0)
+    return Fault(training, truth, Hand([f16(bad)], quiet(np.exp, f16(bad))), check)
+
+
+@fault("layer_that_counts_its_calls", whole=True)
+def _(s: Setting) -> Fault:
+    """A layer with effects of its own, compiled: it is traced, and never called again."""
+    return _counted(s, 0)
+
+
+@fault("layer_that_counts_its_calls_eagerly", whole=True, numerics="gives eager operators no name")
+def _(s: Setting) -> Fault:
+    """The same run eagerly: called once a step, in collected steps too."""
+    return _counted(s, 1, run_eagerly=True)
 
 
 # --- steps that end in Python -------------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def _(s: Setting) -> Fault:
 @fault("run_eagerly", numerics="gives eager operators no name")
 def _(s: Setting) -> Fault:
     """The training itself runs eagerly."""
-    planted = Planted(s)
+    planted = Planted(s, eager=True)
     details = {} if s.version < (2, 12) else {"jit_compile": False}
     model = planted.model()
     model.compile(s.optimizer(), "mse", run_eagerly=True, **details)
@@ -300,7 +300,7 @@ def _(s: Setting) -> Fault:
 @fault("loop_without_functions", numerics="gives eager operators no name")
 def _(s: Setting) -> Fault:
     """A loop without any tf.function, its steps marked with watch.step()."""
-    planted = Planted(s, cured_by_scale=None)  # it is observed in place, and nothing is done twice
+    planted = Planted(s, eager=True)
     model, optimizer = planted.model(), s.optimizer()
 
     def run(watch: Any) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, FrozenSet, List, Optional, Tuple
 
+from npu_overflow.collect.replay import environment
+from npu_overflow.collect.replay.finite import Asked
 from npu_overflow.collect.replay.interpreter import Interpreter, Step, TooLong
 from npu_overflow.collect.replay.taint import Held, Origin
 from npu_overflow.errors import CannotCollect
@@ -81,7 +83,11 @@ def examine(step: Step, max_memory: int) -> Findings:
 def _run(step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float] = None, budget: int = 0) -> Optional[Interpreter]:
     """One run, or None where it took too long. What an operator raises is the replay's failure, never the training's."""
     try:
-        return Interpreter(step, repair, scale, budget).run()
+        if environment.core() == "CPU":
+            return Interpreter(step, repair, scale, budget).run()
+        asked = Asked()
+        Interpreter(step, repair, scale, finite=asked).run()
+        return Interpreter(step, repair, scale, budget, asked.answers()).run()
     except TooLong:
         return None
     except CannotCollect:

@@ -261,12 +261,13 @@ class ReplayCollector(Collector):
         )
 
     def _check_begin(self, record: Record, found: Findings) -> None:
-        """A variable can be blamed only where its value at the beginning of the step is known: the step itself may have spoiled it."""
+        """A variable can be blamed only where its value at the beginning of the step is known: the step itself may have spoiled it.
+        A step that was skipped has not."""
         source = found.culprit.source if found.culprit is not None else None
         if source is None or source.kind != "variable" or source.handle in record.begin:
             return
         assert self._recorder is not None
-        if self._recorder.writes(source.handle):
+        if self._recorder.may_have_written(source.handle, self._keeps_all()):
             raise CannotCollect("replay.begin", name=self._variable_names(record)(source.handle))
 
     def _found(self, step: int, record: Record, found: Findings, overflowed: bool) -> None:

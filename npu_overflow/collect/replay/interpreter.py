@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import program as programs
 from npu_overflow.collect.replay import tensorflow as private
@@ -77,6 +77,7 @@ class Step:
         self.labels, self.feeds, self.names = dict(labels or {}), dict(feeds or {}), list(names)
         self.scales, self.several, self.workers, self.skipped = scales, several, workers, skipped
         self.trainable = record.trainable
+        self.exchanged = record.exchanged() if workers > 1 else {}
         self.draws: Dict[Tuple[Any, ...], List[Any]] = {}
         self.most_nodes: Optional[int] = None
         self.until = time.monotonic() + most_seconds
@@ -90,6 +91,7 @@ class Interpreter:
         repair: keys of origins whose non-finite values are replaced by finite ones.
         scale: the loss scale of this run; None: as it was.
         budget: bytes of tensors that may be held.
+        finite: says of a tensor, with a key that is the same in every run, whether it is finite.
 
     Attributes:
         origins: in the order in which they were met.
@@ -98,8 +100,15 @@ class Interpreter:
         count: operators that ran.
     """
 
-    def __init__(self, step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float] = None, budget: int = 0) -> None:
-        self.step, self.repair, self.budget = step, repair, budget
+    def __init__(
+        self,
+        step: Step,
+        repair: FrozenSet[Any] = frozenset(),
+        scale: Optional[float] = None,
+        budget: int = 0,
+        finite: Callable[[Any, Any], bool] = lambda tensor, key: all_finite(tensor),
+    ) -> None:
+        self.step, self.repair, self.budget, self._finite = step, repair, budget, finite
         context = private.found("context")()
         self._execute, self._handle, self._device = private.found("run_op"), context._handle, context.device_name
         self.origins: List[Origin] = []
@@ -163,15 +172,16 @@ class Interpreter:
         values: Dict[int, Any] = {}
         marks: Dict[int, Optional[Mark]] = {}
         used: Set[int] = set()
-        last = {number: i for i, entry in enumerate(self.step.record.entries) for number in entry.numbers}
+        exchanged = self.step.exchanged
+        last = {exchanged.get(number, number): i for i, entry in enumerate(self.step.record.entries) for number in entry.numbers}
         for i, entry in enumerate(self.step.record.entries):
             ins, inm = self._inputs(entry, values, marks)
-            used.update(entry.numbers)
+            used.update(exchanged.get(number, number) for number in entry.numbers)
             out, outm = self._entry(entry, i, ins, inm)
             for number, value, mark in zip(entry.outputs, out, outm):
                 values[number], marks[number] = value, mark
             for number in entry.numbers:
-                if last[number] == i:
+                if last.get(number) == i:
                     values.pop(number, None)
         for entry in self.step.record.entries:
             if entry.is_call or entry.backward:
@@ -185,6 +195,7 @@ class Interpreter:
         ins: Values = []
         inm: Marks = []
         for number, kept in zip(entry.numbers, entry.inputs):
+            number = self.step.exchanged.get(number, number)
             if number in values:
                 ins.append(values[number])
                 inm.append(marks[number])
@@ -233,10 +244,10 @@ class Interpreter:
         """A tensor that no operator of the step made, and its mark; an origin where it is not finite."""
         if not is_float(tensor):
             return tensor, Mark(0, label) if label.kind == "data" else None
-        if all_finite(tensor):
-            return tensor, Mark(0, label)
         if key in self.repair:
             return repaired(tensor), Mark(0, label)
+        if self._finite(tensor, key):
+            return tensor, Mark(0, label)
         origin = self._origin(label.kind, key, None, label)
         return tensor, Mark(origin.bit, label)
 
@@ -380,10 +391,11 @@ class Interpreter:
             if value.dtype.name == "resource":
                 taken = [*taken[:i], self._shadow_of(value), *taken[i + 1 :]]
         out = self._execute(self._handle, node.device or self._device, node.type, taken, node.attrs, len(node.outputs)) or []
-        bad = [i for i in node.floats if not all_finite(out[i])]
-        if not bad and not marked:
+        bad = [i for i in node.floats if not self._finite(out[i], (path.key, node.number, self._turn, i))]
+        repairs = self.repair and (path.key, node.number, self._turn) in self.repair
+        if not bad and not marked and not repairs:
             return out, [None] * len(out)
-        if bad or came:
+        if bad or came or repairs:
             return self._tainted(node, path, ins, inm, out, bad, came, scaled)
         label = handed_on(node.type, inm)
         made = Mark(0, label, scaled) if label is not None else SCALED if scaled else None
@@ -394,7 +406,7 @@ class Interpreter:
     ) -> Tuple[Values, Marks]:
         """An operator that takes or makes non-finite values."""
         ref = OpRef(node, path, self._turn, self.count, self.drawn)
-        if bad and self.repair and ref.key in self.repair:
+        if self.repair and ref.key in self.repair:
             out = repaired_outputs(node.type, ins, node.attrs, out, bool(came))
             bad = [i for i in bad if not all_finite(out[i])]
         if bad and not came and node.type.startswith("ResourceGather"):
@@ -582,22 +594,21 @@ class Interpreter:
         """Follow values through a variable: what was written, and what became non-finite in the variable itself."""
         number = private.tensor_id(handle)
         now = private.read_variable(handle, self._shadows[number])
-        if now is None or not is_float(now) or all_finite(now):
+        ref = OpRef(node, path, self._turn, self.count, self.drawn)
+        if now is not None and ref.key in self.repair:
+            attrs = ("dtype", now.dtype.as_datatype_enum)
+            self._execute(self._handle, self._device, "AssignVariableOp", [self._shadows[number], repaired(now)], attrs, 0)
+            self._variables[number] = None
+        elif now is None or not is_float(now) or self._finite(now, (*ref.key, "written")):
             self._variables[number] = SCALED if scaled and is_float(now) else None
-            return
-        if not came:
-            ref = OpRef(node, path, self._turn, self.count, self.drawn)
-            if ref.key in self.repair:
-                attrs = ("dtype", now.dtype.as_datatype_enum)
-                self._execute(self._handle, self._device, "AssignVariableOp", [self._shadows[number], repaired(now)], attrs, 0)
-                self._variables[number] = None
-                return
-            origin = self._origin("operator", ref.key, ref, None, scaled)
-            came = origin.bit
-            self._hold(ref, came, origin, [before, *ins[1:]], inm, [now])
-            if weight:
-                self._reach(came)
-        self._variables[number] = Mark(came)
+        else:
+            if not came:
+                origin = self._origin("operator", ref.key, ref, None, scaled)
+                came = origin.bit
+                self._hold(ref, came, origin, [before, *ins[1:]], inm, [now])
+                if weight:
+                    self._reach(came)
+            self._variables[number] = Mark(came)
 
     def _reach(self, bits: int) -> None:
         """A place at which weights are written, and the bits that reach it."""

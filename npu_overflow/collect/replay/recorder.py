@@ -22,6 +22,8 @@ Values = Dict[int, Tuple[Any, Any]]  # tensor number of a variable's handle -> h
 
 #: entries of steps that have ended stay for those that use what they made, up to so many
 _MOST_OLD = 4000
+#: entries of one step
+_MOST_ENTRIES = 200000
 
 # eager operators whose results are taken as they were: running them again would give others, or use something up
 _HELD = ("Iterator", "Anonymous", "VarHandleOp", "MultiDeviceIterator", "Optional", "Queue", "LookupTable", "HashTable",
@@ -40,6 +42,7 @@ class Entry:
         given: its outputs, where they are taken as they were.
         graph: of a called function, as it was traced.
         function: what was called, so that TensorFlow does not take its graph apart when the training drops it.
+        looks: types and shapes of a call's outputs.
         node: of an eager operator.
         begin: variables that the call writes, as they were before it.
         scope, stack: of an eager operator: name scope, and the lines of Python that led to it.
@@ -47,7 +50,7 @@ class Entry:
         backward: whether a tape's gradient ran it.
     """
 
-    __slots__ = ("backward", "begin", "forward", "function", "given", "graph", "inputs", "node", "numbers", "outputs", "scope", "stack", "type")
+    __slots__ = ("backward", "begin", "forward", "function", "given", "graph", "inputs", "looks", "node", "numbers", "outputs", "scope", "stack", "type")
 
     def __init__(self, op_type: str, inputs: List[Any], numbers: List[int], outputs: List[int]) -> None:
         self.type, self.inputs, self.numbers, self.outputs = op_type, inputs, numbers, outputs
@@ -55,6 +58,7 @@ class Entry:
         self.graph: Any = None
         self.function: Any = None
         self.node: Any = None
+        self.looks: Tuple[Any, ...] = ()
         self.begin: Values = {}
         self.scope, self.stack = "", ()  # type: str, Tuple[Frame, ...]
         self.forward: Optional[Tuple[str, Tuple[int, ...]]] = None
@@ -83,6 +87,21 @@ class Record:
     def trainable(self) -> FrozenSet[int]:
         """Numbers of the handles of trainable variables."""
         return frozenset(number for number, variable in self.variables.items() if getattr(variable, "trainable", False))
+
+
+    def exchanged(self) -> Dict[int, int]:
+        """Numbers of tensors from outside -> numbers of those that a call made and that they stand for: where gradients are exchanged
+        between workers in Python, a later call is given tensors like those that an earlier one returned."""
+        found: Dict[int, int] = {}
+        for i, entry in enumerate(self.entries):
+            outside = [t for t in entry.inputs if not isinstance(t, int)] if entry.is_call else []
+            looks = [(t.dtype, tuple(t.shape)) if t.dtype.is_floating else None for t in outside]
+            for earlier in self.entries[:i]:
+                count = len(earlier.looks)
+                at = next((k for k in range(len(looks) - count + 1) if tuple(looks[k : k + count]) == earlier.looks), -1)
+                if count and at >= 0:
+                    found.update(zip((private.tensor_id(t) for t in outside[at : at + count]), earlier.outputs))
+        return found
 
 
 class Recorder:
@@ -175,9 +194,14 @@ class Recorder:
         begin = {**self._begin, **begin}
         return Record(entries, begin, dict(self._variables), self._bytes > self._max_bytes)
 
-    def writes(self, handle: int) -> bool:
-        """Whether anything in the record writes the variable with this number of its handle."""
-        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in self._entries if entry.graph is not None)
+    def may_have_written(self, handle: int, applied: bool) -> bool:
+        """Whether the step may have written the variable with this number of its handle.
+
+        Args:
+            applied: whether its functions may have written weights.
+        """
+        calls = self._entries if applied else []
+        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in calls if entry.graph is not None)
 
     def _call_writes(self, entry: Entry, handle: int) -> bool:
         program = self.programs.called(entry.type, None, entry.graph)
@@ -224,6 +248,9 @@ class Recorder:
         self._on, self.gave_up = False, True
 
     def _add(self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType) -> None:
+        if self._bytes > self._max_bytes or len(self._entries) > _MOST_ENTRIES:
+            self._entries, self._old, self._bytes = [], [], self._max_bytes + 1  # nothing is held of a step that holds too much
+            return
         numbers = [private.tensor_id(t) for t in inputs]
         kept: List[Union[Any, int]] = []
         for number, tensor in zip(numbers, inputs):
@@ -234,6 +261,7 @@ class Recorder:
         entry = Entry(op_type, kept, numbers, [private.tensor_id(t) for t in outputs])
         if op_type.startswith("__") or private.is_function(op_type):
             entry.graph, entry.function = _graph_behind(frame), self._calling
+            entry.looks = tuple((t.dtype, tuple(t.shape)) for t in outputs)
             entry.begin, self._pending = self._pending, {}
             if entry.graph is not None:
                 self._meet_variables(entry.graph)
@@ -289,24 +317,30 @@ class _StandingBefore:
     def __init__(self) -> None:
         self._recorders: List[Recorder] = []
         self._undo: Callable[[], None] = lambda: None
+        self._changing = threading.Lock()  # trainings on several threads
 
     def add(self, recorder: Recorder) -> None:
-        if not self._recorders:
-            kind = private.found("concrete_function")
-            real = kind._call_flat
-
-            def call_flat(function: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
-                for item in self._recorders:
-                    item.about_to_call(function, args)
-                return real(function, args, *more, **kwargs)
-
-            self._undo = private.patch(kind, "_call_flat", call_flat)
-        self._recorders = [*self._recorders, recorder]
+        with self._changing:
+            if not self._recorders:
+                self._stand()
+            self._recorders = [*self._recorders, recorder]
 
     def remove(self, recorder: Recorder) -> None:
-        self._recorders = [item for item in self._recorders if item is not recorder]
-        if not self._recorders:
-            self._undo()
+        with self._changing:
+            self._recorders = [item for item in self._recorders if item is not recorder]
+            if not self._recorders:
+                self._undo()
+
+    def _stand(self) -> None:
+        kind = private.found("concrete_function")
+        real = kind._call_flat
+
+        def call_flat(function: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+            for item in self._recorders:
+                item.about_to_call(function, args)
+            return real(function, args, *more, **kwargs)
+
+        self._undo = private.patch(kind, "_call_flat", call_flat)
 
 
 _standing_before = _StandingBefore()

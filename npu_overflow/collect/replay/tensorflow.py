@@ -162,6 +162,15 @@ def run_op(op_type: str, inputs: List[Any], attrs: Any, outputs: int, device: Op
     return found("run_op")(context._handle, device or context.device_name, op_type, inputs, attrs, outputs) or []
 
 
+def range_of(count: int) -> Any:
+    """The numbers 0 … count - 1, for operators that take axes."""
+    import numpy as np
+    import tensorflow as tf
+
+    with tf.device("/CPU:0"):
+        return tf.constant(np.arange(count, dtype=np.int32))
+
+
 def read_variable(handle: Any, copy: Any = None) -> Optional[Any]:
     """The value of the variable behind a resource handle: its own memory, which the variable
     leaves to the reader when it is written. None where there is no value.

@@ -1,0 +1,78 @@
+"""Planted faults as graph tests: a few compiled steps, the last of them recorded and run again. No ``fit``, no watch, no report.
+
+The steps are those in which a watched training would find the fault: two before it, those that lower the loss scale, and the one
+that is looked at. Blame, names and advice then come from the record alone, and are judged like those of a whole training.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any, List, Optional, Tuple
+
+from . import kit
+
+__all__ = ["run"]
+
+
+def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
+    """Run a case in one variant and judge what the record of its step says; returns what is wrong."""
+    with kit.under_policy(case.policy), kit.Graphs() as graphs:
+        built = kit.build(case, variant)
+        training, faulty = built.training, variant != "cured"
+        wrong = kit.prove(built) if faulty else []
+        first, last = _steps(case, built.truth)
+        with kit.listening() as (said, printed):
+            report, drops = _look(training.stepwise(), range(first, last + 1), faulty, case, dump_path)
+        # what is harmless is written down too where a step is asked for
+        reports = [report] if report is not None and (faulty or report.first is not None) else []
+        outcome = kit.Outcome(reports, drops, "reported" if reports else "watching", said.getvalue(), printed.getvalue())
+        if not faulty:
+            return kit.judge_healthy(outcome) + ["the loss scale fell: %s" % drops for _ in drops[:1]]
+        wrong += kit.judge(built.truth, outcome, graphs)
+        return wrong + (built.check(outcome) if built.check is not None else [])
+
+
+def _steps(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
+    """The first and the last step to run: the last is looked at; two are healthy, those between lower the loss scale."""
+    wanted = case.options.get("at_steps")
+    last = wanted[0] if wanted else truth.start + (kit.OPTIONS["patience"] if truth.falls else 0)
+    return max(truth.start - 2, 0), last
+
+
+def _look(
+    stepwise: kit.Stepwise, steps: range, faulty: bool, case: kit.Case, dump_path: str
+) -> Tuple[Optional[Any], List[Tuple[int, float, float]]]:
+    """Run the steps, the last one under the collector; its report, and the falls of the loss scale before it."""
+    from npu_overflow import analyze
+    from npu_overflow.collect.base import Training
+    from npu_overflow.collect.replay.collector import ReplayCollector
+    from npu_overflow.loss_scale import reader_for
+    from npu_overflow.options import WatchOptions
+
+    call, model, optimizer = stepwise
+    reader, drops = reader_for(optimizer), []
+    for step in steps[:-1]:
+        then = reader.read()
+        call(step)
+        now = reader.read()
+        if then is not None and now is not None and now.scale < then.scale:
+            drops.append((step, then.scale, now.scale))
+    options = WatchOptions(**dict(kit.OPTIONS, dump_path=dump_path))
+    training = Training(options, dump_path, model, [reader], forced=not faulty or "at_steps" in case.options, fail=_raise)
+    collector = ReplayCollector()
+    collector.prepare(training)
+    collector.start(steps[-1])
+    try:
+        if model is not None:
+            collector.arm_fit(model, steps[-1])
+        call(steps[-1])
+        if model is None:
+            collector.step_ended(steps[-1])
+        for code, values in collector.remarks:
+            sys.stderr.write("%s: %s\n" % (code, values))
+        return (analyze(collector.tree) if collector.tree else None), drops
+    finally:
+        collector.close()
+
+
+def _raise() -> None:
+    raise  # noqa: PLE0704  called where an exception is being handled
