@@ -45,8 +45,8 @@ def _look(
     from npu_overflow import analyze
     from npu_overflow.collect.base import Training
     from npu_overflow.collect.replay.collector import ReplayCollector
-    from npu_overflow.loss_scale import reader_for
-    from npu_overflow.options import WatchOptions
+    from npu_overflow.training.loss_scale import reader_for
+    from npu_overflow.training.options import WatchOptions
 
     call, model, optimizer = stepwise
     reader, drops = reader_for(optimizer), []
@@ -75,4 +75,4 @@ def _look(
 
 
 def _raise() -> None:
-    raise  # noqa: PLE0704  called where an exception is being handled
+    raise
