@@ -25,7 +25,8 @@ class Training:
         optimizers: those under watch, in the order they were found; grows when they are made later.
         rank, world_size, device: of this process.
         say: prints one line to the user: ``say(code, **values)`` with a code of ``messages``.
-        bad_since: training step of the first sign of the present trouble: a non-finite loss, or the first counted overflow in the window.
+        bad_since: training step of the first sign of the present trouble: a non-finite loss, or the
+            first counted overflow in the window.
         forced: the training call that begins now is wanted whatever it does (``at_steps``).
         fail: called in an ``except``: logs the failure and turns the watch off.
     """
@@ -49,7 +50,8 @@ class Training:
 
 
 class Collector(abc.ABC):
-    """One way to fetch the operators of overflowing steps. Every method is called on the training's thread."""
+    """One way to fetch the operators of overflowing steps. Every method is called on the training's
+    thread."""
 
     #: "ascend" or "host", shown to the user
     name = ""
@@ -58,7 +60,8 @@ class Collector(abc.ABC):
     remarks: Sequence[Tuple[str, Mapping[str, Any]]] = ()
     #: why the last collection found nothing (a code), or None
     reason: Optional[str] = None
-    #: data_index folders of the last collection, relative to the tree; None: all of the tree belongs to it
+    #: data_index folders of the last collection, relative to the tree; None: all of the tree
+    #: belongs to it
     kept_folders: Optional[List[str]] = None
     #: training steps of the last collection, as far as they are known
     kept_steps: Sequence[int] = ()
@@ -66,7 +69,8 @@ class Collector(abc.ABC):
     needs_restart = False
     #: data_index -> training step, where they differ
     train_steps: Mapping[int, int] = MappingProxyType({})
-    #: data_index folder, relative to the tree -> training step, where the data_index alone does not tell
+    #: data_index folder, relative to the tree -> training step, where the data_index alone does not
+    #: tell
     folder_steps: Mapping[str, int] = MappingProxyType({})
 
     @abc.abstractmethod
@@ -74,27 +78,33 @@ class Collector(abc.ABC):
         """Training begins. Raises CannotCollect where this collector can't work in this process."""
 
     def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
-        """After each look at the loss scale, in every state: what the steps ``first_step`` … ``first_step + steps - 1`` did.
+        """After each look at the loss scale, in every state: what the steps ``first_step`` …
+        ``first_step + steps - 1`` did.
 
         Args:
             first_step: training step, counted from 0.
             steps: steps since the last look.
             overflows: overflowing steps among them, probes of dynamic loss scaling included.
             counted: those that count towards the trigger.
-            pending: steps of counted overflows that are still inside the window (their files must be kept).
+            pending: steps of counted overflows that are still inside the window (their files must
+                be kept).
         """
 
-    #: whether it can go on after ``close``, with another ``prepare``, and holds nothing of the model meanwhile
+    #: whether it can go on after ``close``, with another ``prepare``, and holds nothing of the
+    #: model meanwhile
     survives_close = False
 
-    #: whether ``stop`` may take long and may be called on another thread, after ``seal``, while the training goes on
+    #: whether ``stop`` may take long and may be called on another thread, after ``seal``, while the
+    #: training goes on
     in_background = False
 
     def seal(self) -> None:
-        """The collection ends with the steps that have ended by now; ``stop`` follows on another thread."""
+        """The collection ends with the steps that have ended by now; ``stop`` follows on another
+        thread."""
 
     def overflow_signs(self, first_step: int, steps: int) -> Sequence[int]:
-        """Training steps for which this collector has come to see signs of overflow since the last call, without any loss scale.
+        """Training steps for which this collector has come to see signs of overflow since the last
+        call, without any loss scale.
 
         Asked at each look, before ``step_done``, where the optimizer sees no overflow.
         """
@@ -120,20 +130,24 @@ class Collector(abc.ABC):
         """The training was ended by an exception while nothing was being collected.
 
         Returns:
-            whether there is something all the same, and it was taken as a collection, which ``stop`` ends.
+            whether there is something all the same, and it was taken as a collection, which
+            ``stop`` ends.
         """
         return False
 
     @property
     @abc.abstractmethod
     def tree(self) -> Optional[str]:
-        """Absolute path of the folder to analyze ({dump_path}/{time}), or None where nothing was written yet."""
+        """Absolute path of the folder to analyze ({dump_path}/{time}), or None where nothing was
+        written yet."""
 
     def arm_fit(self, model: Any, step: int) -> None:
-        """While collecting, before each call of ``fit``'s training function; ``step`` is the first training step of the call."""
+        """While collecting, before each call of ``fit``'s training function; ``step`` is the first
+        training step of the call."""
 
     def before_function(self, call: Any, step: int) -> None:
-        """While collecting, before each outermost call of a tf.function in a loop of the user's own."""
+        """While collecting, before each outermost call of a tf.function in a loop of the user's
+        own."""
 
     def step_ended(self, step: int, overflowed: Optional[bool] = None) -> None:
         """While collecting: a step of a loop of the user's own has ended.
@@ -204,6 +218,6 @@ class _Adapted(NoCollector):
 
 
 def adapted(collector: Any) -> Collector:
-    """A collector of the user's own as a ``Collector``, whatever methods beside ``prepare``, ``start``
-    and ``stop`` it has."""
+    """A collector of the user's own as a ``Collector``, whatever methods beside ``prepare``,
+    ``start`` and ``stop`` it has."""
     return collector if isinstance(collector, Collector) else _Adapted(collector)

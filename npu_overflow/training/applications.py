@@ -1,4 +1,5 @@
-"""Where a step hands its gradients over: the outermost ``apply_gradients`` or ``apply`` of any Keras optimizer."""
+"""Where a step hands its gradients over: the outermost ``apply_gradients`` or ``apply`` of any
+Keras optimizer."""
 from __future__ import annotations
 
 import functools
@@ -15,7 +16,8 @@ class _Depth(threading.local):
 
 
 class Applications:
-    """While installed, ``ended(optimizer)`` is called after each outermost ``apply_gradients`` that runs eagerly on the thread that installed it.
+    """While installed, ``ended(optimizer)`` is called after each outermost ``apply_gradients`` that
+    runs eagerly on the thread that installed it.
 
     Several may be installed, and they may end in any order.
 

@@ -1,6 +1,7 @@
 """The outermost calls of ``tf.function`` on one thread: how a loop of the user's own is seen.
 
-One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, inside another call, or on another thread pass through.
+One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, inside another call,
+or on another thread pass through.
 """
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Call:
     def take_batches(self, most: int) -> None:
         """Draw by hand what the call is going to draw from an iterator argument.
 
-        Where the graph doesn't tell how much that is, or it is more than ``most``, the function draws for itself.
+        Where the graph doesn't tell how much that is, or it is more than ``most``, the function
+        draws for itself.
         """
         iterators = _iterators_in((self.args, self.kwargs))
         count = draws_of(self) if len(iterators) == 1 else None
@@ -38,7 +40,8 @@ class Call:
             self.given = batches.feed(self.drawn, self.iterator.element_spec)
 
     def arguments(self) -> Tuple[Any, Any]:
-        """Arguments for the compiled function: an iterator over the drawn batches stands in for the one that they came from."""
+        """Arguments for the compiled function: an iterator over the drawn batches stands in for the
+        one that they came from."""
         if not self.drawn:
             return self.args, self.kwargs
 
@@ -59,14 +62,17 @@ class Call:
 
     @property
     def is_of_keras(self) -> bool:
-        """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one argument."""
+        """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one
+        argument."""
         return str(getattr(self.function.python_function, "__module__", "")).split(".")[0] in ("keras", "tf_keras")
 
 
 class FunctionCalls:
-    """While installed, ``handler(call, proceed)`` stands around every outermost call on the thread that installed it.
+    """While installed, ``handler(call, proceed)`` stands around every outermost call on the thread
+    that installed it.
 
-    ``proceed(*args, **kwargs)`` runs the compiled function. Several may be installed: the newest stands outermost, and they may end in any order.
+    ``proceed(*args, **kwargs)`` runs the compiled function. Several may be installed: the newest
+    stands outermost, and they may end in any order.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -81,7 +87,8 @@ class FunctionCalls:
             _place.add(self)
 
     def reinstall(self) -> None:
-        """Take the place again, where somebody has assigned it since: an Ascend device does when it becomes the default."""
+        """Take the place again, where somebody has assigned it since: an Ascend device does when it
+        becomes the default."""
         if self in _place.installed:
             _place.take()
 
@@ -108,7 +115,8 @@ class FunctionCalls:
 
 
 class _Place:
-    """The one ``__call__`` that stands in TensorFlow's function class for all that are installed."""
+    """The one ``__call__`` that stands in TensorFlow's function class for all that are
+    installed."""
 
     def __init__(self) -> None:
         self.installed: List[FunctionCalls] = []  # oldest first
@@ -163,7 +171,8 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def draws_of(call: Call) -> Optional[int]:
-    """How many elements one call draws from an iterator argument, by its graph; None where the graph doesn't tell (a loop, a condition)."""
+    """How many elements one call draws from an iterator argument, by its graph; None where the
+    graph doesn't tell (a loop, a condition)."""
     graph = _graph_of(call)
     if graph is None:
         return None

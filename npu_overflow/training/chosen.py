@@ -1,5 +1,5 @@
-"""Which collector a training has: chosen when it begins, and anew when a device turns out to be open, or
-not to be."""
+"""Which collector a training has: chosen when it begins, and anew when a device turns out to be
+open, or not to be."""
 from __future__ import annotations
 
 from typing import Optional, Tuple
@@ -65,7 +65,7 @@ class ChosenCollector:
 
     @property
     def has_no_device(self) -> bool:
-        """Whether a step that begins now runs elsewhere: npu_device was loaded and opened nothing."""
+        """Whether a step that begins now runs elsewhere: npu_device has opened nothing."""
         on_device = self._training.options.collector == "auto" and self.now.name == "ascend"
         return on_device and not dump_config.is_device_open()
 

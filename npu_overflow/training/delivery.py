@@ -250,7 +250,7 @@ class Delivery:
         return True
 
     def _others(self, judged: Optional[int]) -> List[Tuple[Manifest, Optional[bool]]]:
-        """The ranks that share the dump path, and whether each found something; None: not yet known."""
+        """The ranks that share the dump path: whether each found something, None: not yet known."""
         others = job.peers(self._training.dump_path, self._record.manifest)
         return [
             (item, item.finding is not None if job.has_judged(item, judged) else None)

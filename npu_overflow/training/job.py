@@ -1,9 +1,13 @@
-"""This process in its job: which rank of how many it is, on which device, what the other ranks found,
-and who prints. From the environment, and from manifests on a shared dump path; nothing is opened.
+"""This process in its job: which rank of how many it is, on which device, what the other ranks
+found, and who prints. From the environment, and from manifests on a shared dump path; nothing is
+opened.
 
-Launchers tell it in different ways. They are asked in the order of ``_LAUNCHERS``; the first that tells a rank and a size decides. Ascend's own
-variables come first: on an NPU they are what the device itself goes by. An Ascend job without a rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
-RANK_ID: the ranks are numbered when the devices have found each other. There the size is told, and until the device is open its id stands for the rank.
+Launchers tell it in different ways. They are asked in the order of ``_LAUNCHERS``; the first that
+tells a rank and a size decides. Ascend's own
+variables come first: on an NPU they are what the device itself goes by. An Ascend job without a
+    rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
+RANK_ID: the ranks are numbered when the devices have found each other. There the size is told, and
+    until the device is open its id stands for the rank.
 """
 from __future__ import annotations
 
@@ -49,7 +53,8 @@ _JOBS: Tuple[Tuple[str, ...], ...] = (
     ("TORCHELASTIC_RUN_ID",),
 )
 
-#: without an id from the launcher, trainings of one size that began within this many seconds are taken for one job
+#: without an id from the launcher, trainings of one size that began within this many seconds are
+#: taken for one job
 _TOGETHER = 600.0
 _MOST_FOLDERS = 1000
 
@@ -62,7 +67,8 @@ class Ranks:
         device: id of the device on this machine, 0 where nothing tells.
         rank: from 0.
         world_size: ranks in the job.
-        run_id: the same in all ranks of one start of a job where the launcher tells one, else of this process alone.
+        run_id: the same in all ranks of one start of a job where the launcher tells one, else of
+            this process alone.
     """
 
     device: int = 0
@@ -76,7 +82,8 @@ class Ranks:
 
 
 def ranks_of(environment: Optional[Mapping[str, str]] = None) -> Ranks:
-    """Device, rank, size and run id from ``environment`` (default: this process's). Values that make no sense are ignored."""
+    """Device, rank, size and run id from ``environment`` (default: this process's). Values that
+    make no sense are ignored."""
     variables = os.environ if environment is None else environment
     device = next((number for number in (_number(variables, name) for name in _DEVICES) if number is not None), 0)
     rank, size = _told(variables) or _by_device(variables, device)
@@ -90,7 +97,8 @@ def numbered_by_device(environment: Optional[Mapping[str, str]] = None) -> bool:
 
 
 def rank_folder(dump_path: str, ranks: Ranks) -> str:
-    """The folder of one rank under the default dump path: with several ranks ``/rank_{id}`` is added. A path that the user gave stays as it is."""
+    """The folder of one rank under the default dump path: with several ranks ``/rank_{id}`` is
+    added. A path that the user gave stays as it is."""
     return os.path.join(dump_path, "rank_%d" % ranks.rank) if ranks.several else dump_path
 
 
@@ -100,11 +108,12 @@ def prefix(ranks: Ranks) -> str:
 
 
 def is_speaker(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()) -> Optional[bool]:
-    """Whether this rank prints its report: with several ranks only with a finding, and only the lowest such rank; None: not known yet.
+    """Whether this rank prints its report: with several ranks only with a finding, and only the
+    lowest such rank; None: not known yet.
 
     Args:
-        others: (rank, whether it has a finding, None where it is still looking) of the ranks whose manifests are in reach, because the dump path
-            is shared.
+        others: (rank, whether it has a finding, None where it is still looking) of the ranks whose
+            manifests are in reach, because the dump path is shared.
     """
     if not ranks.several:
         return True
@@ -115,7 +124,8 @@ def is_speaker(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Opti
 
 
 def peers(dump_path: str, own: Manifest) -> List[Manifest]:
-    """The manifests of the other ranks of this job below a shared dump path, by rank; none where each rank has its own folder."""
+    """The manifests of the other ranks of this job below a shared dump path, by rank; none where
+    each rank has its own folder."""
     folders = [dump_path]
     try:
         with os.scandir(dump_path) as entries:
@@ -163,7 +173,8 @@ def _from_pair(variables: Mapping[str, str], names: Tuple[str, Tuple[str, ...]])
 
 
 def _from_tf_config(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
-    """Rank and size of a ``MultiWorkerMirroredStrategy``: the chief first, then the workers; evaluators and parameter servers are no ranks."""
+    """Rank and size of a ``MultiWorkerMirroredStrategy``: the chief first, then the workers;
+    evaluators and parameter servers are no ranks."""
     try:
         config = json.loads(variables.get("TF_CONFIG") or "null")
         cluster, task = config["cluster"], config["task"]
@@ -184,7 +195,8 @@ def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
 def _run_id(variables: Mapping[str, str], size: int) -> str:
     for names in _JOBS:
         values = [variables.get(name, "") for name in names]
-        # a job of one rank needs no shared id, and its launcher's would join several trainings of one shell script
+        # a job of one rank needs no shared id, and its launcher's would join several trainings of
+        # one shell script
         if all(values) and (size > 1 or names[0].startswith("NPU_OVERFLOW_")):
             text = "-".join(values)
             return text if len(text) <= 64 and text.isprintable() else hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
@@ -192,7 +204,8 @@ def _run_id(variables: Mapping[str, str], size: int) -> str:
 
 
 def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
-    """Later is greater: a training writes its manifest where it collects, and that can be several folders."""
+    """Later is greater: a training writes its manifest where it collects, and that can be several
+    folders."""
     return manifest.started, manifest.ended, -1 if manifest.judged is None else manifest.judged, manifest.finding is not None
 
 

@@ -1,4 +1,5 @@
-"""Reading the loss scale: one small reader for each family of optimizers, the only place that knows their attributes.
+"""Reading the loss scale: one small reader for each family of optimizers, the only place that knows
+their attributes.
 
 | family       | optimizers                                                              | scale lives in                        |
 | ------------ | ----------------------------------------------------------------------- | ------------------------------------- |
@@ -7,8 +8,10 @@
 | "keras_3"    | Keras 3 ``LossScaleOptimizer``                                          | ``dynamic_scale``, ``step_counter``   |
 | "none"       | any other optimizer: nothing skips a step                               | no scale, ``iterations`` only         |
 
-A look reads the scalars it needs by their variables: a property that converts, casts or creates something costs more and can
-change the training. Optimizers are told apart by attributes and class names, so this module imports neither TensorFlow nor Keras.
+A look reads the scalars it needs by their variables: a property that converts, casts or creates
+    something costs more and can
+change the training. Optimizers are told apart by attributes and class names, so this module imports
+neither TensorFlow nor Keras.
 """
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class Reading:
         counter: good steps since the scale last changed, None where the scale is fixed.
         iterations: the optimizer's own step count, None where it has none.
         growth_steps: good steps after which the scale doubles, None where it is fixed.
-        last_step_finite: how the last step went, where the NPU's optimizer may be asked (saturation mode only), else None.
+        last_step_finite: how the last step went, where the NPU's optimizer may be asked (saturation
+            mode only), else None.
     """
 
     scale: float
@@ -56,7 +60,8 @@ class Reading:
 
 
 class Reader:
-    """Reads one optimizer; also the base of the families, and itself the family "none": no loss scaling, nothing is skipped.
+    """Reads one optimizer; also the base of the families, and itself the family "none": no loss
+    scaling, nothing is skipped.
 
     Attributes:
         optimizer: the loss-scale optimizer that was found, or the plain one.
@@ -80,7 +85,8 @@ class Reader:
 
     @property
     def blind(self) -> bool:
-        """A stock loss-scale optimizer on an NPU in saturation mode: overflowed values are finite there, so it sees no overflow."""
+        """A stock loss-scale optimizer on an NPU in saturation mode: overflowed values are finite
+        there, so it sees no overflow."""
         return self.family in ("tf_keras_2", "keras_3") and _saturates()
 
     @property
@@ -107,7 +113,8 @@ class Reader:
             variable.assign(value)
 
     def state_variables(self) -> List[Any]:
-        """The TensorFlow variables that hold the state of loss scaling: what has to be put back to undo a step's effect on it."""
+        """The TensorFlow variables that hold the state of loss scaling: what has to be put back to
+        undo a step's effect on it."""
         return [item for item in (self.scale_variable(), self.counter_variable()) if item is not None]
 
     def _fixed_scale(self) -> float:
@@ -121,14 +128,16 @@ class Reader:
             if "_iterations" not in own:
                 continue
             found = True
-            # None: tf.keras 2.6 makes the variable at the first step, and its property would make it now
+            # None: tf.keras 2.6 makes the variable at the first step, and its property would make
+            # it now
             if own["_iterations"] is not None:
                 return int(_number(own["_iterations"]))
         return 0 if found else None
 
 
 class _TfKeras2Reader(Reader):
-    """tf.keras 2.x and tf_keras: the same attributes from 2.4 to 2.19, whatever the class is called."""
+    """tf.keras 2.x and tf_keras: the same attributes from 2.4 to 2.19, whatever the class is
+    called."""
 
     family = "tf_keras_2"
 
@@ -161,7 +170,8 @@ class _TfKeras2Reader(Reader):
 
 
 class _NpuReader(_TfKeras2Reader):
-    """npu_device's optimizer: in saturation mode it asks the device's overflow register instead of the gradients."""
+    """npu_device's optimizer: in saturation mode it asks the device's overflow register instead of
+    the gradients."""
 
     family = "npu"
 
@@ -178,7 +188,8 @@ class _NpuReader(_TfKeras2Reader):
         if self._first_iterations is None:
             self._first_iterations = reading.iterations
         if self._saturation is None or reading.iterations == self._first_iterations:
-            # the mode is baked into the train function at its first step: from then on the answer of the device says nothing
+            # the mode is baked into the train function at its first step: from then on the answer
+            # of the device says nothing
             self._saturation = _saturates()
             self.guarded = self.dynamic or self._saturation
         finite = self._finite_variable() if self._saturation else None
@@ -203,7 +214,8 @@ class _NpuReader(_TfKeras2Reader):
 
 
 class _Keras3Reader(Reader):
-    """Keras 3: the variables come with ``build``, at the first step; there is no floor, no ceiling and no fixed form."""
+    """Keras 3: the variables come with ``build``, at the first step; there is no floor, no ceiling
+    and no fixed form."""
 
     family = "keras_3"
     dynamic = True
@@ -232,7 +244,8 @@ class _Keras3Reader(Reader):
 
 
 def reader_for(optimizer: Any) -> Reader:
-    """The reader of an optimizer: of the loss-scale optimizer it is, wraps or is wrapped in (as far as it shows), else of itself."""
+    """The reader of an optimizer: of the loss-scale optimizer it is, wraps or is wrapped in (as far
+    as it shows), else of itself."""
     for item in _chain(optimizer):
         if _is_scaling(item):
             return _reader_class(item)(item)
@@ -240,9 +253,11 @@ def reader_for(optimizer: Any) -> Reader:
 
 
 def npu_mode() -> Optional[str]:
-    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not loaded or has opened no device.
+    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not
+    loaded or has opened no device.
 
-    An adapter that can't be asked is of the time when devices knew saturation only. It is never imported to look.
+    An adapter that can't be asked is of the time when devices knew saturation only. It is never
+    imported to look.
     """
     npu_device = sys.modules.get("npu_device")
     if npu_device is None or getattr(getattr(npu_device, "npu_device", None), "_npu_device_instances", True) == {}:
@@ -254,13 +269,15 @@ def npu_mode() -> Optional[str]:
 
 
 def _saturates() -> bool:
-    """Whether optimizers train on an NPU in saturation mode. Where no device is the default they don't, and the NPU's own is the stock one."""
+    """Whether optimizers train on an NPU in saturation mode. Where no device is the default they
+    don't, and the NPU's own is the stock one."""
     default = getattr(getattr(sys.modules.get("npu_device"), "npu_device", None), "global_npu_ctx", None)
     return npu_mode() == "saturation" and not (callable(default) and default() is None)
 
 
 def find_in_model(model: Any) -> List[Any]:
-    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers among its attributes (a GAN has several)."""
+    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers
+    among its attributes (a GAN has several)."""
     found: List[Any] = []
     compiled = _attribute(model, "optimizer")
     for item in [compiled, *_own(model).values()]:
@@ -272,7 +289,8 @@ def find_in_model(model: Any) -> List[Any]:
 
 
 def find_optimizers() -> List[Any]:
-    """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
+    """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage
+    collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
     roots = [kind for kind in objects.subclasses_of([object]) if "LossScaleOptimizer" in kind.__name__]
     return [item for item in objects.objects_of_type(objects.subclasses_of(roots)) if _is_scaling(item)]
@@ -281,11 +299,12 @@ def find_optimizers() -> List[Any]:
 def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
     """Call ``callback(optimizer)`` for each loss-scale optimizer made from now on.
 
-    The public class can dispatch by metaclass to another, so ``__init__`` of every class named ``*LossScaleOptimizer*`` in the modules
-    loaded by now is wrapped, subclasses included.
+    The public class can dispatch by metaclass to another, so ``__init__`` of every class named
+    ``*LossScaleOptimizer*`` in the modules loaded by now is wrapped, subclasses included.
 
     Returns:
-        a function that undoes it; it may be called twice, and leaves alone what somebody else has put there since.
+        a function that undoes it; it may be called twice, and leaves alone what somebody else has
+        put there since.
     """
     active = [True]
     making = threading.local()
@@ -386,7 +405,8 @@ def _own(item: Any) -> Dict[str, Any]:
 
 
 def _attribute(item: Any, name: str) -> Any:
-    """An attribute or None. Optimizers of tf.keras 2.x answer for hyperparameters in ``__getattribute__``: any error means no."""
+    """An attribute or None. Optimizers of tf.keras 2.x answer for hyperparameters in
+    ``__getattribute__``: any error means no."""
     own = _own(item)
     if name in own:
         return own[name]
@@ -397,7 +417,8 @@ def _attribute(item: Any, name: str) -> Any:
 
 
 def _backend_variable(variable: Any) -> Any:
-    """The TensorFlow variable inside a Keras 3 variable; its ``value`` would cast under autocast."""
+    """The TensorFlow variable inside a Keras 3 variable; its ``value`` would cast under
+    autocast."""
     if variable is None:
         return None
     inner = _own(variable).get("_value")

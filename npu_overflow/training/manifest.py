@@ -1,8 +1,9 @@
 """Facts of one run and rank, beside its dump: what only the training process knew.
 
-``{dump_path}/{time}/session-{rank}.json``, or ``{dump_path}/session-{rank}.json`` until the device has made its time folder. Written aside and
-renamed at every change of state, so that a reader never sees half a file. A manifest that is read is as untrusted as the dump beside it: its
-size is bounded, every field's type is checked, and nothing in it is ever executed.
+``{dump_path}/{time}/session-{rank}.json``, or ``{dump_path}/session-{rank}.json`` until the device
+has made its time folder. Written aside and renamed at every change of state, so that a reader never
+sees half a file. A manifest that is read is as untrusted as the dump beside it: its size is
+bounded, every field's type is checked, and nothing in it is ever executed.
 """
 from __future__ import annotations
 
@@ -58,30 +59,39 @@ class Manifest:
     """One run of one rank. The session changes it while training goes on; the analysis reads it.
 
     Args:
-        run_id: the same for all ranks of one job where the launcher tells, else of this process alone.
+        run_id: the same for all ranks of one job where the launcher tells, else of this process
+            alone.
         rank, world_size, device: of the process.
         started: seconds since the epoch.
-        versions: name -> version, e.g. of "tensorflow", "keras", "npu_device", "npu_overflow", "python".
+        versions: name -> version, e.g. of "tensorflow", "keras", "npu_device", "npu_overflow",
+            "python".
         mode: "saturation", "inf_nan" or None where it isn't known.
         collector: "ascend", "host" or None.
         options: the watch's options, as plain values.
         argv, environment: of the process; secrets redacted, only the variables that matter.
-        state: "watching", "collecting", "reported" or "off"; state_history: (training step, state) at each change.
+        state: "watching", "collecting", "reported" or "off"; state_history: (training step, state)
+            at each change.
         optimizers: {"name", "family", "dynamic", "floor"} of each that is watched.
         drops: falls of the loss scale (training step, before, after).
         rate: overflowing steps as a part of all.
-        trigger: {"step" (the one that collecting begins at), "optimizer", "reason", …} of the last trigger, or None.
+        trigger: {"step" (the one that collecting begins at), "optimizer", "reason", …} of the last
+            trigger, or None.
         kept_steps: training steps whose overflow dumps were kept.
-        kept_folders: data_index folders of the last collection, relative to the time folder: the analysis leaves out the others, whose overflow was
-            sporadic. None: everything is analyzed.
+        kept_folders: data_index folders of the last collection, relative to the time folder: the
+            analysis leaves out the others, whose overflow was sporadic. None: everything is
+            analyzed.
         train_steps: data_index (the folder's name) -> training step.
-        folder_steps: data_index folder, relative to the time folder -> training step, where another graph's folder of the same name is another step.
+        folder_steps: data_index folder, relative to the time folder -> training step, where another
+            graph's folder of the same name is another step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced".
-        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
-        judged: training step from which the last collection ran that has been analyzed, whatever it found; None before the first.
+        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}),
+            or None.
+        judged: training step from which the last collection ran that has been analyzed, whatever it
+            found; None before the first.
         ended: the training has ended: no report will follow.
-        request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever executed from it.
+        request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever
+            executed from it.
         reports: files of the reports made, relative to the manifest.
         folder: where it was read from or written to last; not in the file.
     """
@@ -132,13 +142,15 @@ class Manifest:
         return made
 
     def write(self, folder: str) -> str:
-        """Write it into ``folder`` (it must exist) aside, then by renaming; moves there from the folder it was written to last.
+        """Write it into ``folder`` (it must exist) aside, then by renaming; moves there from the
+        folder it was written to last.
 
         Returns:
             the path of the file.
 
         Raises:
-            CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was there before is then unchanged.
+            CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was
+            there before is then unchanged.
         """
         path = os.path.join(folder, self.file_name)
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
@@ -175,7 +187,8 @@ class Manifests(List[Manifest]):
 
 
 def read_manifests(folder: str) -> Manifests:
-    """The manifests that lie directly in ``folder``, by rank. Never raises: bad ones become problems, a missing folder gives none."""
+    """The manifests that lie directly in ``folder``, by rank. Never raises: bad ones become
+    problems, a missing folder gives none."""
     result = Manifests()
     ranked: List[Tuple[int, str]] = []
     try:
@@ -231,7 +244,8 @@ def _reason(error: Exception) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: functions and other objects become their names, infinities and NaN the strings "inf", "-inf", "nan"."""
+    """``value`` as JSON can hold it: functions and other objects become their names, infinities and
+    NaN the strings "inf", "-inf", "nan"."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, float):
@@ -255,7 +269,8 @@ def _is_secret(name: str) -> bool:
 
 
 def argv_of(arguments: Iterable[str]) -> List[str]:
-    """A command line with the values of ``--token X``, ``--password=X``, ``NAME_KEY=X`` and logins in addresses redacted."""
+    """A command line with the values of ``--token X``, ``--password=X``, ``NAME_KEY=X`` and logins
+    in addresses redacted."""
     result: List[str] = []
     hide_next = False
     for argument in map(str, arguments):
@@ -272,7 +287,8 @@ def argv_of(arguments: Iterable[str]) -> List[str]:
 
 
 def environment_of(environment: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that matter to a training, by name; those whose name tells of a secret are redacted."""
+    """The variables that matter to a training, by name; those whose name tells of a secret are
+    redacted."""
     chosen = {}
     for name in sorted(environment):
         if name.startswith(_RELEVANT):

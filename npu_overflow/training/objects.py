@@ -24,11 +24,12 @@ def subclasses_of(roots: Iterable[type]) -> List[type]:
 def objects_of_type(kinds: Iterable[type]) -> List[Any]:
     """All living objects of exactly these classes, of those that the garbage collector tracks.
 
-    ``gc.get_objects`` refers to everything, also to a tuple that another thread is filling at this moment: its ``tuple(iterable)``
-    raises SystemError where it goes on while it is referred to. So the references are taken and given back within one call of C
-    functions (the last line), which no other thread can interrupt. Everything before it is lazy. Classes are compared by the hash
-    that ``object`` gives, one for each address: comparing them can be Python code, and so can ``id``, where the process has an
-    audit hook.
+    ``gc.get_objects`` refers to everything, also to a tuple that another thread is filling at this
+    moment: its ``tuple(iterable)`` raises SystemError where it goes on while it is referred to. So
+    the references are taken and given back within one call of C functions (the last line), which no
+    other thread can interrupt. Everything before it is lazy. Classes are compared by the hash that
+    ``object`` gives, one for each address: comparing them can be Python code, and so can ``id``,
+    where the process has an audit hook.
     """
     kept = list(kinds)  # the hash is of use as long as its class lives
     identity = object.__hash__

@@ -1,4 +1,5 @@
-"""The options of ``OverflowWatch`` and ``overflow_dump``: names, defaults, checks. Plain Python, safe before a device opens."""
+"""The options of ``OverflowWatch`` and ``overflow_dump``: names, defaults, checks. Plain Python,
+safe before a device opens."""
 from __future__ import annotations
 
 import dataclasses
@@ -48,21 +49,28 @@ class WatchOptions:
         window: steps.
         warmup: steps in which calibration of a scale that begins too high is forgiven.
         min_scale: one counted overflow that leaves the loss scale at or below it triggers at once.
-        at_steps: training steps (from 0) that are collected whatever the scale does: one, or any iterable of them.
-        check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on accelerators.
+        at_steps: training steps (from 0) that are collected whatever the scale does: one, or any
+            iterable of them.
+        check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on
+            accelerators.
         keep: overflowing steps collected after the trigger.
-        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed; the seconds also bound what finding the culprit of one step may take.
+        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed; the
+            seconds also bound what finding the culprit of one step may take.
         max_reports: reports in one training.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".
-        max_memory: bytes held while a step is collected: of what it took from outside, of variables as they were, and of tensors for the dump, each.
-        collector: "auto", "ascend", "host", or an object with the methods of ``collect.base.Collector``.
-        on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a restart request.
+        max_memory: bytes held while a step is collected: of what it took from outside, of variables
+            as they were, and of tensors for the dump, each.
+        collector: "auto", "ascend", "host", or an object with the methods of
+            ``collect.base.Collector``.
+        on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a
+            restart request.
         on_report: called with each Report.
         optimizer: the loss-scale optimizer, or a list of them, where they can't be found.
-        restore: start from the weights, the optimizer's state and the loss scale saved at the trigger of the run before (in ``fit``; a loop of one's
-            own starts from its own beginning and says so).
+        restore: start from the weights, the optimizer's state and the loss scale saved at the
+            trigger of the run before (in ``fit``; a loop of one's own starts from its own beginning
+            and says so).
         tensorboard_dir: folder for scalars and text.
         language: "en", "zh" or None for the user's locale.
         verbose: 0 prints nothing but errors.
@@ -190,7 +198,8 @@ def _folder(name: str, value: Any) -> str:
 
 
 def _is_optimizer(value: Any) -> bool:
-    """Whether it applies gradients, or wraps something that does; the class alone is no optimizer yet."""
+    """Whether it applies gradients, or wraps something that does; the class alone is no optimizer
+    yet."""
     return not isinstance(value, type) and any(hasattr(value, name) for name in ("apply_gradients", "apply", "_optimizer", "optimizer", "inner_optimizer"))
 
 

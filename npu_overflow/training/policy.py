@@ -1,8 +1,9 @@
-"""Sporadic or frequent: from readings of the loss scale to "wait" or "collect". Pure: no TensorFlow,
-no clock, no files.
+"""Sporadic or frequent: from readings of the loss scale to "wait" or "collect". Pure: no
+TensorFlow, no clock, no files.
 
-Overflow of single steps is normal with dynamic loss scaling. The scale doubles after a number of good steps, overflows once, halves
-again: such a *probe* is healthy however often it happens. What counts is a scale that falls below a value at which it was fine.
+Overflow of single steps is normal with dynamic loss scaling. The scale doubles after a number of
+good steps, overflows once, halves again: such a *probe* is healthy however often it happens. What
+counts is a scale that falls below a value at which it was fine.
 
 Words used here:
     look      one check of the scale; it covers the steps since the check before
@@ -29,7 +30,8 @@ class Observation:
     """What one check of the scale says.
 
     Args:
-        overflows: overflowing steps since the look before, probes included ("at least", where a look covers several steps).
+        overflows: overflowing steps since the look before, probes included ("at least", where a
+            look covers several steps).
         counted: those that count towards the trigger.
         probes: those that were probes of dynamic loss scaling.
         trigger: overflow is frequent: collect. Stays False for ``window`` steps after a report.
@@ -55,10 +57,12 @@ class Policy:
         window: training steps.
         warmup: steps in which calibration is forgiven at least; 0 turns calibration off.
         min_scale: one counted overflow that leaves the scale at or below it triggers at once.
-        counts_skipped_steps: the optimizer's ``iterations`` advances on skipped steps (tf.keras 2.x), so it tells the number of steps.
+        counts_skipped_steps: the optimizer's ``iterations`` advances on skipped steps (tf.keras
+            2.x), so it tells the number of steps.
         floor: the scale never falls below it, or None.
         dynamic: the scale moves by itself.
-        guarded: a non-finite gradient makes the optimizer skip the step. Without, the first non-finite value triggers.
+        guarded: a non-finite gradient makes the optimizer skip the step. Without, the first
+            non-finite value triggers.
     """
 
     def __init__(
@@ -95,17 +99,20 @@ class Policy:
 
     @property
     def settled_at(self) -> Optional[float]:
-        """Where the scale stood after calibration, if every overflow was a part of it and it is over; else None."""
+        """Where the scale stood after calibration, if every overflow was a part of it and it is
+        over; else None."""
         only = self._forgiven == self.overflowing_steps > 0
         return self._settled_at if only and self.guarded and not self._calibrating else None
 
     def lost(self, steps: int) -> None:
-        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights, and they were lost."""
+        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights,
+        and they were lost."""
         self.overflowing_steps = min(self.steps, self.overflowing_steps + steps)
 
     @property
     def rate(self) -> float:
-        """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0 before the first."""
+        """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0
+        before the first."""
         return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0
 
     @property
@@ -122,24 +129,28 @@ class Policy:
         return self._quiet_until is not None and step < self._quiet_until
 
     def reported(self, step: int) -> None:
-        """A report was made at training step ``step``: the next trigger comes ``window`` steps later at the earliest."""
+        """A report was made at training step ``step``: the next trigger comes ``window`` steps
+        later at the earliest."""
         self._quiet_until = step + self.window
 
     def check_scale(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Observation:
         """Judge the steps since the look before.
 
         Args:
-            step: the last training step that the look covers, counted from 0 (the one that just ended). The first look only says where
-                the scale stands: make it before the first step, with ``n=0`` and any ``step``.
+            step: the last training step that the look covers, counted from 0 (the one that just
+                ended). The first look only says where the scale stands: make it before the first
+                step, with ``n=0`` and any ``step``.
             n: training steps (batches) since the look before.
             reading: the optimizer's state now, or None where there is none to read.
-            finite: what the caller knows of the last step by itself (loss and weights finite), or None. Decides where ``n`` is 1 or where
-                nothing guards the training.
-            told: training steps since the look before that are known from elsewhere to have overflowed (records on disk). They count, whatever the
-                scale does: it is asked where the optimizer sees no overflow.
+            finite: what the caller knows of the last step by itself (loss and weights finite), or
+                None. Decides where ``n`` is 1 or where nothing guards the training.
+            told: training steps since the look before that are known from elsewhere to have
+                overflowed (records on disk). They count, whatever the scale does: it is asked where
+                the optimizer sees no overflow.
 
         Returns:
-            a Observation. Where the look covers several steps its counts are "at least" and never more than really happened.
+            an Observation. Where the look covers several steps its counts are "at least" and never
+            more than really happened.
         """
         previous, self._previous = self._previous, reading
         if told:
@@ -161,7 +172,8 @@ class Policy:
         return self._judged(step, steps, overflows, probes, reading, drop, first=step - max(n, 1) + 1)
 
     def _told(self, step: int, n: int, told: Sequence[int]) -> Observation:
-        """Overflow that somebody else saw. The scale does not react to it, so there is neither calibration nor probing nor a floor."""
+        """Overflow that somebody else saw. The scale does not react to it, so there is neither
+        calibration nor probing nor a floor."""
         self._counted.extend(sorted(told))
         self.steps += max(n, 1)
         self.overflowing_steps += len(told)
@@ -170,7 +182,8 @@ class Policy:
         return Observation(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
 
     def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Observation:
-        """Nothing to compare with: only what the caller knows counts, and nothing is known to have been clean."""
+        """Nothing to compare with: only what the caller knows counts, and nothing is known to have
+        been clean."""
         if reading is not None and self._first_iterations is None:
             self._first_iterations = reading.iterations
         if finite is None:
@@ -184,7 +197,8 @@ class Policy:
         return n
 
     def _last_step(self, steps: int, reading: Reading, finite: Optional[bool]) -> Optional[bool]:
-        """Whether the last step was finite, where that decides: it stands for the whole look then."""
+        """Whether the last step was finite, where that decides: it stands for the whole look
+        then."""
         if finite is not None and (steps == 1 or not self.guarded):
             return finite
         sign = reading.last_step_finite
@@ -199,7 +213,8 @@ class Policy:
         return 1, 1 if probe else 0
 
     def _by_scale(self, steps: int, previous: Reading, reading: Reading) -> Tuple[int, int]:
-        """(overflows, probes among them) by scale and counter; see the rules in the module's description."""
+        """(overflows, probes among them) by scale and counter; see the rules in the module's
+        description."""
         before, now = previous.scale, reading.scale
         if not self.dynamic:
             return 0, 0
@@ -225,7 +240,8 @@ class Policy:
         return count, sum(1 for end in ends if end >= self._safe)
 
     def _counter_fell(self, steps: int, previous: Reading, reading: Reading) -> Tuple[int, int]:
-        """The scale is what it was and the counter began anew: a scale at its floor, or a growth and a fall within the look."""
+        """The scale is what it was and the counter began anew: a scale at its floor, or a growth
+        and a fall within the look."""
         assert previous.counter is not None
         growth = reading.growth_steps or 0
         self.at_least = self.at_least or steps > 1
@@ -267,7 +283,8 @@ class Policy:
         return Observation(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
-        """Overflows that count. Where the look covers several steps, its overflows are taken to be its first ones."""
+        """Overflows that count. Where the look covers several steps, its overflows are taken to be
+        its first ones."""
         if not self.guarded:
             return overflows
         forgiven = 0

@@ -95,8 +95,8 @@ class RunRecord:
         except OSError:
             self.disk_warned = True
             raise CannotCollect("dump_config.unwritable", path=shown, reason=reason) from None
-        elsewhere = self._training.dump_path
-        self._console.say("watch.elsewhere", always=True, path=shown, reason=reason, folder=elsewhere)
+        folder = self._training.dump_path
+        self._console.say("watch.elsewhere", True, path=shown, reason=reason, folder=folder)
 
 
 def begun(options: WatchOptions, ranks: Ranks) -> Manifest:

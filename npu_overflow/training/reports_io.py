@@ -1,4 +1,5 @@
-"""Reports of a running training: analyzed in the process and saved beside the manifest, aside first and then renamed."""
+"""Reports of a running training: analyzed in the process and saved beside the manifest, aside first
+and then renamed."""
 from __future__ import annotations
 
 import logging
@@ -22,7 +23,8 @@ def analyzed(folder: str, manifest: Manifest) -> Report:
 
 
 def empty(folder: str, manifest: Manifest) -> Report:
-    """The report of a collection that wrote nothing: why, and what the watch saw of the loss scale."""
+    """The report of a collection that wrote nothing: why, and what the watch saw of the loss
+    scale."""
     from npu_overflow.analysis import runfacts
 
     return Report(
@@ -38,10 +40,12 @@ def empty(folder: str, manifest: Manifest) -> Report:
 
 
 def save(report: Report, folder: str, manifest: Manifest, language: str) -> str:
-    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path of the text.
+    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path
+    of the text.
 
     Raises:
-        CannotWrite: the disk refuses. Those that were written before are whole, and the manifest names only them.
+        CannotWrite: the disk refuses. Those that were written before are whole, and the manifest
+            names only them.
     """
     import io
 
@@ -77,7 +81,8 @@ def shown(path: str) -> str:
 
 
 def files_shown(path: str) -> str:
-    """What ``save`` wrote, for people: the folder, and the report's name in each form that is there."""
+    """What ``save`` wrote, for people: the folder, and the report's name in each form that is
+    there."""
     stem = os.path.splitext(path)[0]
     forms = [form for form in (".html", ".json", ".txt") if os.path.exists(stem + form)]
     return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), os.path.basename(stem) + ", ".join(forms)) if forms else path

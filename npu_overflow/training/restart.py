@@ -1,9 +1,9 @@
 """Where collecting needs a new process: how a training asks for one, and what is handed over to it.
 
-A device reads its dump options once, so the dump can't be switched on in the process that needs it.
-``npu-overflow run --restart`` supervises the script and can start it once more, from its own command
-line. The two processes talk through one small file in a folder of the supervisor's; nothing in it is
-ever executed. Without a supervisor nothing is ended and nothing is restarted.
+A device reads its dump options once, so the dump can't be switched on in the process that needs
+it. ``npu-overflow run --restart`` supervises the script and can start it once more, from its own
+command line. The two processes talk through one small file in a folder of the supervisor's; nothing
+in it is ever executed. Without a supervisor nothing is ended and nothing is restarted.
 """
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ __all__ = [
     "wants_restart",
 ]
 
-#: names the file through which a supervised script asks; taken out of the environment before the script runs, so that its own children ask nobody
+#: names the file through which a supervised script asks; taken out of the environment before the
+#: script runs, so that its own children ask nobody
 VARIABLE = "NPU_OVERFLOW_SUPERVISOR"
 
 #: set for the second start: "restore" where weights were saved at the trigger, else "anew"
@@ -68,7 +69,8 @@ def accept() -> None:
 
 
 def wants_restart() -> bool:
-    """Whether the user asked for a restart: this process runs under ``npu-overflow run --restart`` and has not been restarted yet."""
+    """Whether the user asked for a restart: this process runs under ``npu-overflow run --restart``
+    and has not been restarted yet."""
     return "path" in _supervisor
 
 
@@ -77,12 +79,15 @@ def in_notebook() -> bool:
     find = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = find() if callable(find) else None
     # a terminal's IPython is no notebook, and has no kernel
-    return shell is not None and (type(shell).__name__ != "TerminalInteractiveShell" or getattr(shell, "kernel", None) is not None)
+    in_terminal = type(shell).__name__ == "TerminalInteractiveShell"
+    return shell is not None and (not in_terminal or getattr(shell, "kernel", None) is not None)
 
 
 def can_restart() -> bool:
-    """Whether this process may be ended now for a restart: there is a supervisor, and this is the thread whose end ends the script."""
-    return wants_restart() and threading.current_thread() is threading.main_thread() and not in_notebook()
+    """Whether this process may be ended now for a restart: there is a supervisor, and this is the
+    thread whose end ends the script."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return wants_restart() and in_main and not in_notebook()
 
 
 def ask(**facts: Any) -> None:
@@ -181,7 +186,7 @@ class Restart:
         return weights_path(self._training.dump_path, self._training.rank)
 
     def _save_weights(self) -> Optional[str]:
-        """Name of the file with the model's weights; None without a model or where the disk refuses."""
+        """Name of the file with the model's weights; None: no model, or the disk refuses."""
         if self._training.model is None:
             return None
         path = self._weights_path()

@@ -263,7 +263,7 @@ class Run:
             self._check(finite)
 
     def step_told(self, scale: Optional[float], finite: Optional[bool]) -> None:
-        """The user tells how a step went. Where a loss-scale optimizer told of it, its word counts."""
+        """The user tells how a step went; the word of a loss-scale optimizer counts more."""
         told = self.optimizers.told
         is_new = told.is_new(self.step)
         if not is_new and self.optimizers.guarded:

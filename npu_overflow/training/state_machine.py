@@ -1,4 +1,4 @@
-"""watching → collecting → reported → watching …, or off: when operators are collected, and how long."""
+"""watching → collecting → reported → watching …, or off: when operators are collected."""
 from __future__ import annotations
 
 import time

@@ -1,5 +1,5 @@
-"""Where a training step begins and ends: calls of ``fit``, of tf.functions, optimizers that are used in
-Python, steps that the user marks or tells."""
+"""Where a training step begins and ends: calls of ``fit``, of tf.functions, optimizers that are
+used in Python, steps that the user marks or tells."""
 from __future__ import annotations
 
 import abc
@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def never_raises(method: F) -> F:
-    """Keep every failure of the watch away from the training. KeyboardInterrupt and SystemExit are the
-    user's and pass. Where the watch is off the method does nothing and gives None."""
+    """Keep every failure of the watch away from the training. KeyboardInterrupt and SystemExit are
+    the user's and pass. Where the watch is off the method does nothing and gives None."""
 
     @functools.wraps(method)
     def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,6 +195,6 @@ class StepDetector:
 
     @never_raises
     def told_step(self, scale: Optional[float], finite: Optional[bool]) -> None:
-        """The user tells how a step went. Where a loss-scale optimizer told of it, its word counts."""
+        """The user tells how a step went."""
         if self._listener.has_begun():
             self._listener.run.step_told(scale, finite)

@@ -18,8 +18,8 @@ class Surroundings:
 
     @property
     def is_settled(self) -> bool:
-        """Whether optimizers train where they did when this was made: an open device that is not the
-        default yet may become it."""
+        """Whether it is clear where optimizers train: an open device that is not the default yet
+        may become it."""
         return self._is_settled
 
     def device_became_default(self) -> bool:

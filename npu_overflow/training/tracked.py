@@ -31,7 +31,7 @@ class TrackedOptimizer:
 
     @classmethod
     def begun(cls, reader: Reader, options: WatchOptions, step: int) -> TrackedOptimizer:
-        """Watched from training step ``step`` on: the first reading is what later ones compare with."""
+        """Watched from training step ``step`` on: later readings are compared with the first."""
         policy = _policy(
             options,
             counts_skipped_steps=reader.counts_skipped_steps,
@@ -56,7 +56,7 @@ class TrackedOptimizer:
 
     @property
     def remark(self) -> Optional[str]:
-        """Code of the sentence on what this optimizer does not see or skip; None where all is well."""
+        """Code of the sentence on what it does not see or skip; None where all is well."""
         if self.reader.blind:
             return "watch.blind"
         if self.reader.guarded:
@@ -88,7 +88,7 @@ class TrackedOptimizer:
         self.policy.guarded = self.reader.guarded or self.reader.blind
 
     def steps_made(self) -> int:
-        """Steps since the last check: by its count of steps, else 1 where its loss scaling changed."""
+        """Steps since the last check: by its own count, else 1 where its scaling changed."""
         reading, previous = self.reader.read(), self.policy.previous
         if reading is None or reading == previous:
             return 0
@@ -107,7 +107,7 @@ class ToldSteps:
         self.policy: Optional[Policy] = None
 
     def is_new(self, step: int) -> bool:
-        """Whether nothing has counted a step since the one told of last; ``step``: steps that ended."""
+        """Whether nobody counted a step since the one told of last; ``step``: steps that ended."""
         new, self._until = step == self._until, step
         return new
 
@@ -121,9 +121,8 @@ class ToldSteps:
         self._until = step + 1
         if self.policy is None:
             scaled = scale is not None
-            self.policy = _policy(
-                self._options, counts_skipped_steps=False, floor=None, dynamic=scaled, guarded=scaled
-            )
+            about = {"floor": None, "dynamic": scaled, "guarded": scaled}
+            self.policy = _policy(self._options, counts_skipped_steps=False, **about)
         reading = None if scale is None else Reading(float(scale))
         return self.policy.check_scale(step, 1, reading, finite)
 
@@ -226,7 +225,9 @@ class TrackedOptimizers:
             else:
                 self.items.append(TrackedOptimizer(reader, policy))
         used = [item.policy for item in self.items]
-        self._finished += [policy for _, policy in parked if all(policy is not item for item in used)]
+        self._finished += [
+            policy for _, policy in parked if all(policy is not item for item in used)
+        ]
         return new
 
     # --- what they tell
@@ -309,8 +310,8 @@ class TrackedOptimizers:
         return not self._loss_was_bad and not self.guarded
 
     def epoch_begins(self) -> None:
-        """Keras starts its running mean of the loss again: after one non-finite step it says nothing
-        until then."""
+        """Keras starts its running mean of the loss again: after one non-finite step it says
+        nothing until then."""
         self._loss_was_bad = False
 
     def loss_seen(self, step: int, finite: bool) -> None:

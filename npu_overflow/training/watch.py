@@ -1,7 +1,9 @@
-"""Two thin doors to a Session: ``OverflowWatch`` for Keras ``fit``, ``overflow_dump`` for everything else.
+"""Two thin doors to a Session: ``OverflowWatch`` for Keras ``fit``, ``overflow_dump`` for
+everything else.
 
-``OverflowWatch`` has a callback's methods and no callback's base class: so it works with keras, tf.keras and tf_keras alike, and making one
-touches no TensorFlow (on an NPU nothing of TensorFlow may exist before the device opens).
+``OverflowWatch`` has a callback's methods and no callback's base class: so it works with keras,
+tf.keras and tf_keras alike, and making one touches no TensorFlow (on an NPU nothing of TensorFlow
+may exist before the device opens).
 """
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ __all__ = ["OverflowWatch", "overflow_dump"]
 
 
 class OverflowWatch:
-    """A Keras callback that watches the loss scale and, after repeated overflows, reports the operator that overflows first.
+    """A Keras callback that watches the loss scale and, after repeated overflows, reports the
+    operator that overflows first.
 
     Example:
         ``model.fit(data, callbacks=[npu_overflow.OverflowWatch()])``
@@ -55,7 +58,8 @@ class OverflowWatch:
         return self._anew(dict)
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> OverflowWatch:
-        """So, too: tuners copy callbacks for each trial. Optimizers and functions among the options stay the same objects."""
+        """So, too: tuners copy callbacks for each trial. Optimizers and functions among the options
+        stay the same objects."""
         return self._anew(lambda more: copy.deepcopy(more, memo))
 
     def _anew(self, copied: Callable[[Dict[str, Any]], Dict[str, Any]]) -> OverflowWatch:
@@ -65,7 +69,8 @@ class OverflowWatch:
         vars(fresh).update(copied({name: value for name, value in vars(self).items() if name not in vars(fresh)}))
         return fresh
 
-    # --- what people read -------------------------------------------------------------------------------------------------------
+    # --- what people read
+    # -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -91,8 +96,8 @@ class OverflowWatch:
         """Mark one training step of a loop that calls no tf.function and no Keras optimizer.
 
         ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…,
-        finite=…)`` after a step tells how it went: inside ``overflow_dump`` what TensorFlow executed
-        since the step before is collected, in ``fit`` it is only watched.
+        finite=…)`` after a step tells how it went: inside ``overflow_dump`` what TensorFlow
+        executed since the step before is collected, in ``fit`` it is only watched.
 
         Args:
             loss_scale: the loss scale after the step.
@@ -103,7 +108,8 @@ class OverflowWatch:
         self._session.steps.told_step(loss_scale, finite)
         return contextlib.nullcontext()
 
-    # --- Keras hooks ------------------------------------------------------------------------------------------------------------
+    # --- Keras hooks
+    # ------------------------------------------------------------------------------------------------------------
 
     def set_params(self, params: Dict[str, Any]) -> None:
         """Keras hands over the parameters of ``fit``."""
@@ -151,7 +157,8 @@ class OverflowWatch:
             self._session.end()
 
     def _loss_is_finite(self, logs: Any) -> Optional[bool]:
-        """Whether the loss is finite, asked only where nothing else tells (asking waits for the step)."""
+        """Whether the loss is finite, asked only where nothing else tells (asking waits for the
+        step)."""
         if not self._session.needs_loss or not isinstance(logs, dict) or "loss" not in logs:
             return None
         try:
@@ -178,7 +185,8 @@ class OverflowWatch:
 class overflow_dump:
     """Watches a training loop of any kind: ``with npu_overflow.overflow_dump(): train()``.
 
-    Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too. Yields the watch.
+    Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too.
+    Yields the watch.
 
     Args:
         options: as for ``OverflowWatch``.

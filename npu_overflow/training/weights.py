@@ -1,4 +1,5 @@
-"""A model's weights and its optimizer's state at the trigger, for the process that goes on from there: one ``.npz`` without pickle."""
+"""A model's weights and its optimizer's state at the trigger, for the process that goes on from
+there: one ``.npz`` without pickle."""
 from __future__ import annotations
 
 import contextlib
@@ -29,7 +30,8 @@ def weights_path(folder: str, rank: int) -> str:
 
 
 def save_weights(model: Any, path: str) -> None:
-    """Write the weights of a Keras model and the state of its optimizer (slots, count of steps, loss scale).
+    """Write the weights of a Keras model and the state of its optimizer (slots, count of steps,
+    loss scale).
 
     Raises:
         CannotWrite (an OSError): what was there before is then unchanged.
@@ -51,7 +53,8 @@ def load_weights(model: Any, path: str) -> None:
 
 
 def load_state(model: Any, path: str) -> None:
-    """Set the state of a compiled model's optimizer to that of a file; its variables are made for that, as Keras does when it loads a model.
+    """Set the state of a compiled model's optimizer to that of a file; its variables are made for
+    that, as Keras does when it loads a model.
 
     Raises:
         OSError: the file can't be read.
@@ -78,7 +81,8 @@ def _optimizer_state(model: Any) -> List[Any]:
 
 
 def _arrays(path: str, kind: str, wanted: List[Any]) -> List[Any]:
-    """The arrays of one kind, where they are as many as ``wanted`` and each is like the one there."""
+    """The arrays of one kind, where they are as many as ``wanted`` and each is like the one
+    there."""
     try:
         with zipfile.ZipFile(path) as archive:
             number = sum(1 for name in archive.namelist() if name.startswith(kind))
