@@ -54,8 +54,8 @@ class WatchOptions:
         check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on
             accelerators.
         keep: overflowing steps collected after the trigger.
-        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed; the
-            seconds also bound what finding the culprit of one step may take.
+        max_collect_steps, max_collect_seconds: when either limit is reached, what was collected is
+            analyzed; the seconds also bound what finding the culprit of one step may take.
         max_reports: reports in one training.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.

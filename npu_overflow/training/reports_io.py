@@ -33,7 +33,10 @@ def empty(folder: str, manifest: Manifest) -> Report:
         mode=manifest.mode,
         rank=manifest.rank,
         world_size=manifest.world_size,
-        remarks=tuple(Remark(messages.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
+        remarks=tuple(
+            Remark(messages.say(code, "en", **values), code, dict(values))
+            for code, values in manifest.remarks
+        ),
         loss_scale=runfacts.loss_scale_of([manifest]),
         reason=manifest.reason,
     )
@@ -70,7 +73,8 @@ def _page(report: Report, language: str) -> Optional[str]:
     try:
         return html.render(report, language)
     except Exception as error:
-        logging.getLogger("npu_overflow").warning("report.html was not written: %s: %s", type(error).__name__, error)
+        log = logging.getLogger("npu_overflow")
+        log.warning("report.html was not written: %s: %s", type(error).__name__, error)
         return None
 
 
@@ -85,4 +89,7 @@ def files_shown(path: str) -> str:
     there."""
     stem = os.path.splitext(path)[0]
     forms = [form for form in (".html", ".json", ".txt") if os.path.exists(stem + form)]
-    return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), os.path.basename(stem) + ", ".join(forms)) if forms else path
+    if not forms:
+        return path
+    names = os.path.basename(stem) + ", ".join(forms)
+    return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), names)

@@ -37,7 +37,7 @@ class OverflowWatch:
     """
 
     # what Keras asks of its callbacks
-    _supports_tf_logs = True  # tf.keras 2.x: logs may stay tensors, so a step does not wait for them
+    _supports_tf_logs = True  # tf.keras 2.x: logs may stay tensors: a step does not wait for them
     _chief_worker_only = None
     _keras_api_names = ()
     async_safe = False
@@ -51,7 +51,8 @@ class OverflowWatch:
         self.params: Dict[str, Any] = {}
         self._lasting = False  # several calls of ``fit`` with one model are one training
         self._begun: Optional[int] = None
-        self._fresh = False  # a training has begun and no step of it yet: a watch that is given twice begins once
+        # a training has begun and no step of it yet: a watch that is given twice begins once
+        self._fresh = False
 
     def __copy__(self) -> OverflowWatch:
         """A watch of its own with the same options: a training's state belongs to one watch."""
@@ -66,11 +67,11 @@ class OverflowWatch:
         """A fresh watch; ``copied`` copies what a class of the user's adds."""
         fresh = type(self).__new__(type(self))
         fresh._start(Session(self._session.options))
-        vars(fresh).update(copied({name: value for name, value in vars(self).items() if name not in vars(fresh)}))
+        known, own = vars(fresh), vars(self)
+        known.update(copied({name: own[name] for name in own if name not in known}))
         return fresh
 
     # --- what people read
-    # -------------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -92,7 +93,9 @@ class OverflowWatch:
         """True once a report was made and ``on_overflow`` is "stop"."""
         return self._session.run.delivery.stop_requested
 
-    def step(self, loss_scale: Optional[float] = None, finite: Optional[bool] = None) -> contextlib.AbstractContextManager[None]:
+    def step(
+        self, loss_scale: Optional[float] = None, finite: Optional[bool] = None
+    ) -> contextlib.AbstractContextManager[None]:
         """Mark one training step of a loop that calls no tf.function and no Keras optimizer.
 
         ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…,
@@ -109,7 +112,6 @@ class OverflowWatch:
         return contextlib.nullcontext()
 
     # --- Keras hooks
-    # ------------------------------------------------------------------------------------------------------------
 
     def set_params(self, params: Dict[str, Any]) -> None:
         """Keras hands over the parameters of ``fit``."""
@@ -169,8 +171,10 @@ class OverflowWatch:
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """Hooks of Keras that are of no interest here."""
 
-    on_batch_begin = on_batch_end = on_epoch_end = on_test_begin = on_test_end = on_predict_begin = on_predict_end = _nothing
-    on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
+    on_batch_begin = on_batch_end = on_epoch_end = _nothing
+    on_test_begin = on_test_end = on_test_batch_begin = on_test_batch_end = _nothing
+    on_predict_begin = on_predict_end = _nothing
+    on_predict_batch_begin = on_predict_batch_end = _nothing
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
