@@ -291,5 +291,5 @@ def test_what_the_user_tells_is_not_mixed_with_an_idle_optimizer(keras: Any) -> 
             gradients(x, y)
             watch.step(loss_scale=2.0 ** -max(0, i - training.HOT_FROM + 1), finite=i < training.HOT_FROM)
     first = watch.reports[0].first
-    assert training.named(first) == "net/hot/MatMul" and first.cured_by_scale is False
+    assert training.named(first) == "net/hot/MatMul" and first.cured_by_scale is not True
     assert watch.drops[0] == (training.HOT_FROM, 1.0, 0.5)

@@ -33,7 +33,7 @@ model = keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(h)))
 optimizer = keras.optimizers.SGD(0.0)
 x, y = tf.fill((4, length, width), 1e4), tf.zeros((4, 1))
 
-def step():
+def step(x):
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
     weights = model.trainable_variables
@@ -44,13 +44,13 @@ def peak():
 
 if kind == "eager":
     before = peak()
-    step()
-    step()
+    step(x * 1e-4)
+    step(x)
     print("PEAK", peak() - before)
 else:
     compiled = tf.function(step)
-    compiled()
-    made = recorded(compiled, model)
+    compiled(x * 1e-4)
+    made = recorded(lambda: compiled(x), model)
     before = peak()
     found = examine(made, %d)
     held = [item for held in found.held for item in held.inputs + held.outputs]
@@ -74,6 +74,6 @@ def run(kind: str, folder: Any) -> Any:
 def test_the_peak_stays_below_that_of_an_eager_step_and_the_bound(tmp_path: Any) -> None:
     eager, _ = run("eager", tmp_path)
     extra, culprit = run("replay", tmp_path)
-    assert "hot/Tensordot/MatMul" in culprit and int(culprit.split()[1]) > 0
+    assert "hot" in culprit and "Tensordot/MatMul" in culprit and int(culprit.split()[1]) > 0
     said = "%d MB above, an eager step takes %d MB" % (extra / 1e6, eager / 1e6)
     assert extra < MAX_MEMORY + 1.3 * eager, said

@@ -19,7 +19,8 @@ from npu_overflow.training import console, session
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
 SCRIPT = """
-import os, sys
+import logging, os, sys
+logging.getLogger("tensorflow").disabled = True  # Keras 2 tells of slow callbacks, and raises where it can't
 sys.path.insert(0, {tests!r})
 import training, npu_overflow
 keras = training.set_up()

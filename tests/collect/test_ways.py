@@ -12,7 +12,7 @@ import npu_overflow
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
-STEPS = 48
+STEPS = 64
 HOT = list(range(training.HOT_FROM, STEPS))
 
 

@@ -83,5 +83,5 @@ def same(one: List[Any], other: List[Any]) -> bool:
 
 
 def named(operator: Any) -> str:
-    """An operator's name without the numbers that a second trace adds in Keras 3, and without the loop over several steps."""
-    return re.sub(r"_\d+(?=/)", "", operator.op_name).replace("while/", "")
+    """An operator's name without the numbers that a second trace adds in Keras 3, and without what runs several steps a call."""
+    return re.sub(r"^(while/|cond/)+", "", re.sub(r"_\d+(?=/)", "", operator.op_name))

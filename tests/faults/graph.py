@@ -22,11 +22,10 @@ def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
         first, last = _steps(case, built.truth)
         with kit.listening() as (said, printed):
             report, drops = _look(training.stepwise(), range(first, last + 1), faulty, case, dump_path)
-        # what is harmless is written down too where a step is asked for
-        reports = [report] if report is not None and (faulty or report.first is not None) else []
+        reports = [report] if report is not None else []
         outcome = kit.Outcome(reports, drops, "reported" if reports else "watching", said.getvalue(), printed.getvalue())
         if not faulty:
-            return kit.judge_healthy(outcome) + ["the loss scale fell: %s" % drops for _ in drops[:1]]
+            return kit.judge_healthy(outcome, asked=True) + ["the loss scale fell: %s" % drops for _ in drops[:1]]
         wrong += kit.judge(built.truth, outcome, graphs)
         return wrong + (built.check(outcome) if built.check is not None else [])
 

@@ -38,7 +38,7 @@ def _with(values: Any, place: Tuple[int, ...], value: float) -> Any:
 def _dense_net(s: Setting, n: int, m: int, **details: Any) -> Tuple[Any, Any]:
     inputs = s.keras.Input((n,), name=s.name("features"))
     hot = s.dense("hot", np.full((n, m), 0.1), bias=np.zeros(m), **details)
-    return s.model(inputs, s.head(hot(s.dense("first", np.eye(n))(inputs)))), hot
+    return s.model(inputs, s.head(hot(s.dense("first", np.eye(n))(inputs)), 1e-4)), hot
 
 
 @fault("inf_in_a_kernel", whole=True, proof="the kernel is set by the case", numerics=_READ)

@@ -437,7 +437,7 @@ def _exponential(s: Setting) -> Fault:
     bad[place] = 100.0
     tf = s.tf
     inputs = s.keras.Input((n,), name=s.name("features"))
-    h = s.layer("hot", lambda x: tf.exp(x * 0.5 if s.cured else x))(s.dense("first", np.eye(n))(inputs))
+    h = s.layer("hot", lambda x: tf.exp(tf.minimum(x, 8.0) if s.cured else x))(s.dense("first", np.eye(n))(inputs))
     model = s.compile(s.model(inputs, s.head(h, 1e-30)), optimizer=s.keras.optimizers.SGD(1e-9), **_unscaled(s))
     truth = Truth("Exp", s.path("net/hot/Exp"), element=place, value=INF, start=START, falls=False)
     with np.errstate(over="ignore"):

@@ -106,7 +106,9 @@ def test_reports_that_a_training_saves(validator: Any, tmp_path: Path) -> None:
     text = saved.read_text(encoding="utf-8")
     assert complaints(validator, text) == []
     report = Report.from_json(text)
-    assert report.first is not None and re.sub(r"_\d+", "", report.first.op_name or "") == "net/hot/MatMul" and report.loss_scale is not None and report.loss_scale.drops
+    # a second trace of the model numbers its layers
+    assert report.first is not None and re.sub(r"_\d+", "", report.first.op_name or "") == "net/hot/MatMul"
+    assert report.loss_scale is not None and report.loss_scale.drops
     assert report.loss_scale.trigger_step is not None and report.to_json() == text
 
 

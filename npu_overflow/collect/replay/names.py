@@ -5,8 +5,9 @@ All of it is made only for what is reported.
 from __future__ import annotations
 
 import re
+import weakref
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.lines import Location, Place, locate
@@ -18,7 +19,6 @@ __all__ = ["Facts", "Names", "layers_known_by_variables"]
 _GRADIENT = re.compile(r"(?:^|/)(?:gradient_tape|gradients)/")
 _CONTROL_GRADIENT = re.compile(r".*(?:^|/)gradients/(.+?)_grad/")
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
-_MOST_OPS = 20000  # looked at in search of a forward operator
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Names:
     def __init__(self, record: Record, layers: FrozenSet[str]) -> None:
         self._record, self._layers = record, layers
         self._eager: Optional[Dict[int, str]] = None
+        self._makers = {number: i for i, entry in enumerate(record.entries) for number in entry.outputs}
 
     def of(self, ref: OpRef) -> Facts:
         """What is known of an operator."""
@@ -120,10 +121,8 @@ class Names:
         if entry.forward is None:
             return None
         op_type, outputs = entry.forward
-        for i, other in enumerate(self._record.entries):
-            if other.type == op_type and set(outputs) & set(other.outputs):
-                return i
-        return None
+        makers = [self._makers[number] for number in outputs if number in self._makers]
+        return next((i for i in makers if self._record.entries[i].type == op_type), None)
 
     def _eager_on_gradients(self, number: int) -> bool:
         """Whether an eager operator descends from gradients and no gradient from it."""
@@ -212,27 +211,24 @@ def _is_backward_frame(file: str, function: str) -> bool:
 
 def _works_on_gradients(op: Any) -> bool:
     """Whether an operator descends from gradients and no gradient from it: a gradient penalty belongs to the forward pass."""
-    if not any(_GRADIENT.search(item.name) for item in _ancestors(op)):
-        return False
-    return not any(_GRADIENT.search(item.name) for item in _descendants(op))
+    graph = op.graph
+    if graph not in _after_gradients:
+        ops = graph.get_operations()
+        below: Set[Any] = set()
+        for item in ops:
+            if _GRADIENT.search(item.name) or any(tensor.op in below for tensor in item.inputs):
+                below.add(item)
+        above: Set[Any] = set()
+        for item in reversed(ops):
+            users = (user for tensor in item.outputs for user in tensor.consumers())
+            if _GRADIENT.search(item.name) or any(user in above for user in users):
+                above.add(item)
+        _after_gradients[graph] = frozenset(item.name for item in below - above)
+    return op.name in _after_gradients[graph]
 
 
-def _ancestors(op: Any) -> Iterator[Any]:
-    return _walk(op, lambda item: (tensor.op for tensor in item.inputs))
-
-
-def _descendants(op: Any) -> Iterator[Any]:
-    return _walk(op, lambda item: (user for tensor in item.outputs for user in tensor.consumers()))
-
-
-def _walk(op: Any, nearby: Any) -> Iterator[Any]:
-    seen, waiting = {op}, [op]
-    while waiting and len(seen) < _MOST_OPS:
-        for item in nearby(waiting.pop()):
-            if item not in seen:
-                seen.add(item)
-                waiting.append(item)
-                yield item
+#: by graph: names of the operators that work on gradients after the backward pass
+_after_gradients: MutableMapping[Any, FrozenSet[str]] = weakref.WeakKeyDictionary()
 
 
 def forward_of(op: Any, call: Any = None) -> Any:

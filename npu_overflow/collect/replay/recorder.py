@@ -119,6 +119,7 @@ class Recorder:
         self._thread = 0
         self._variables: Dict[int, Any] = {}
         self._sizes: Dict[int, int] = {}  # of variables, in bytes
+        self._weights: Dict[int, FrozenSet[int]] = {}  # positions among a graph's inputs; programs hold the graphs
         self._eager_written: Dict[int, Any] = {}  # handles that eager operators were seen to write
         self._reset()
 
@@ -222,16 +223,22 @@ class Recorder:
     def _to_keep(self, function: Any, inputs: List[Any]) -> Dict[int, Any]:
         """Handles of the variables that a call is going to write. Where the step is skipped if it overflows, without those that it
         leaves as they were then."""
-        self._meet_variables(function.graph)
-        handles = [private.handles_of(item) or [item] if item is not None else [] for item in inputs]
-        numbers = [private.tensor_id(own[0]) if len(own) == 1 and private.is_eager(own[0]) else 0 for own in handles]
-        weights = frozenset(i for i, number in enumerate(numbers) if getattr(self._variables.get(number), "trainable", False))
-        written = self.programs.written(self.programs.of_graph(function.graph), frozenset() if self._keep_all() else weights)
+        graph = function.graph
+        program = self.programs.of_graph(graph)
+        if id(graph) not in self._weights:
+            self._meet_variables(graph)
+            numbers = [private.tensor_id(item) if private.is_eager(item) else 0 for item in inputs]
+            self._weights[id(graph)] = frozenset(i for i, number in enumerate(numbers) if self._is_weight(number))
+        written = self.programs.written(program, frozenset() if self._keep_all() else self._weights[id(graph)])
         found = {}
         for position, only_if_applied in written.items():
             if not only_if_applied:
-                found.update({private.tensor_id(handle): handle for handle in handles[position]})
+                item = inputs[position]
+                found.update({private.tensor_id(handle): handle for handle in private.handles_of(item) or [item]})
         return {number: handle for number, handle in found.items() if private.handle_type(handle) is not None}
+
+    def _is_weight(self, number: int) -> bool:
+        return bool(getattr(self._variables.get(number), "trainable", False))
 
     def _executed(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
         """TensorFlow's callback: an operator was made in a graph, or has run."""
@@ -255,7 +262,7 @@ class Recorder:
         kept: List[Union[Any, int]] = []
         for number, tensor in zip(numbers, inputs):
             kept.append(number if number in self._made else tensor)
-            if number not in self._made and number not in self._leaves:
+            if number not in self._made and number not in self._leaves and tensor.dtype.name != "resource":
                 self._leaves.add(number)
                 self._bytes += _bytes_of(tensor)
         entry = Entry(op_type, kept, numbers, [private.tensor_id(t) for t in outputs])
@@ -263,7 +270,7 @@ class Recorder:
             entry.graph, entry.function = _graph_behind(frame), self._calling
             entry.looks = tuple((t.dtype, tuple(t.shape)) for t in outputs)
             entry.begin, self._pending = self._pending, {}
-            if entry.graph is not None:
+            if entry.graph is not None and id(entry.graph) not in self._weights:
                 self._meet_variables(entry.graph)
             entry.stack, entry.backward, _ = _stack(frame)
         else:
