@@ -227,7 +227,7 @@ class Policy:
         reached = previous.counter + steps if self.counts_skipped_steps else previous.counter
         if reading.counter >= reached:
             return 0, 0
-        return self._counter_fell(steps, previous, reading)
+        return self._counter_fell(steps, previous.counter, reading)
 
     def _halvings(self, steps: int, before: float, now: float) -> Tuple[int, int]:
         ratio = math.log2(before / now) if now > 0 and math.isfinite(before) else 1.0
@@ -239,18 +239,17 @@ class Policy:
         ends = [before / 2.0**i for i in range(1, count)] + [now]
         return count, sum(1 for end in ends if end >= self._safe)
 
-    def _counter_fell(self, steps: int, previous: Reading, reading: Reading) -> Tuple[int, int]:
+    def _counter_fell(self, steps: int, before: int, reading: Reading) -> Tuple[int, int]:
         """The scale is what it was and the counter began anew: a scale at its floor, or a growth
         and a fall within the look."""
-        assert previous.counter is not None
         growth = reading.growth_steps or 0
         self.at_least = self.at_least or steps > 1
         # growing takes the steps up to `growth`, falling at least one more
-        if growth and steps > 1 and previous.counter + steps > growth:
+        if growth and steps > 1 and before + steps > growth:
             if self.floor is None or reading.scale > self.floor:
                 self._safe = min(self._safe, reading.scale)
             return 1, 1
-        if growth and previous.counter + steps >= growth and reading.scale * 2 > _MAX_FLOAT32:
+        if growth and before + steps >= growth and reading.scale * 2 > _MAX_FLOAT32:
             return 0, 0  # the growth would have made it infinite, so it was not done
         return 1, 0
 

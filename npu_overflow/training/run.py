@@ -125,7 +125,8 @@ class Run:
         Args:
             failed: an exception of the user's ended the training.
         """
-        self.console.apart, collector, machine = False, self.collector, self.machine
+        collector, machine = self.collector, self.machine
+        self.console.apart, machine.ended = False, True
         try:
             dumps = collector.survives_close and not collector.needs_restart
             if not failed and dumps and self.step > self._checked:

@@ -42,6 +42,9 @@ class StateMachine:
         restart: asked where collecting takes a new process.
         console: says what happens.
         board: TensorBoard's files.
+
+    Attributes:
+        ended: the training has ended: there will be no further steps.
     """
 
     def __init__(
@@ -59,7 +62,7 @@ class StateMachine:
         self._optimizers, self._record, self._delivery = optimizers, record, delivery
         self._restart, self._console, self._board = restart, console, board
         self._collection: Optional[_Collection] = None
-        self._ended = False
+        self.ended = False
 
     @property
     def state(self) -> str:
@@ -190,7 +193,7 @@ class StateMachine:
             return
         self.change("watching", step)
         if not short:  # an exception ended the training: nobody has looked for further steps
-            self._console.say("watch.nothing_collected" + (".end" if self._ended else ""))
+            self._console.say("watch.nothing_collected" + (".end" if self.ended else ""))
 
     # --- a training pauses or ends
 
@@ -202,7 +205,6 @@ class StateMachine:
 
     def end(self, step: int, failed: bool) -> None:
         """The training has ended, by an exception if ``failed``: report what was collected."""
-        self._ended = True
         self.take(step, wait=True, short=failed, last=True)
         if self.state == "collecting" or (failed and self._salvaged()):
             self._deliver(step, short=failed, at_end=True)

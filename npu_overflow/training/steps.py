@@ -124,6 +124,7 @@ class StepDetector:
 
     def remove(self) -> None:
         """Undo ``install``."""
+        self._applications = None
         while self._undo:
             self._undo.pop()()
 
