@@ -77,7 +77,9 @@ class Collector(abc.ABC):
     def prepare(self, training: Training) -> None:
         """Training begins. Raises CannotCollect where this collector can't work in this process."""
 
-    def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
+    def step_done(
+        self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]
+    ) -> None:
         """After each look at the loss scale, in every state: what the steps ``first_step`` …
         ``first_step + steps - 1`` did.
 

@@ -48,7 +48,8 @@ class Call:
         def swapped(item: Any) -> Any:
             return self.given if item is self.iterator else item
 
-        return tuple(swapped(item) for item in self.args), {key: swapped(item) for key, item in self.kwargs.items()}
+        kwargs = {key: swapped(item) for key, item in self.kwargs.items()}
+        return tuple(swapped(item) for item in self.args), kwargs
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -64,7 +65,8 @@ class Call:
     def is_of_keras(self) -> bool:
         """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one
         argument."""
-        return str(getattr(self.function.python_function, "__module__", "")).split(".")[0] in ("keras", "tf_keras")
+        module = str(getattr(self.function.python_function, "__module__", ""))
+        return module.split(".")[0] in ("keras", "tf_keras")
 
 
 class FunctionCalls:
@@ -107,7 +109,8 @@ class FunctionCalls:
         def handled(function: Any, *args: Any, **kwargs: Any) -> Any:
             self._inside = True
             try:
-                return self._handler(Call(function, args, kwargs), lambda *a, **k: proceed(function, *a, **k))
+                call = Call(function, args, kwargs)
+                return self._handler(call, lambda *a, **k: proceed(function, *a, **k))
             finally:
                 self._inside = False
 
@@ -143,7 +146,9 @@ class _Place:
         real = kind.__call__
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            concerned = [calls for calls in self.installed if calls.concerned()] if self._ours is call else []
+            concerned: List[FunctionCalls] = []
+            if self._ours is call:
+                concerned = [calls for calls in self.installed if calls.concerned()]
             if not concerned or not context().executing_eagerly():
                 return real(function, *args, **kwargs)
             run = real
@@ -184,7 +189,7 @@ def _graph_of(call: Call) -> Any:
     """The function's graph for these arguments; it was traced for them already."""
     try:
         return call.function.get_concrete_function(*call.args, **call.kwargs).graph.as_graph_def()
-    except Exception:  # whatever a function of the user's raises here, it would only be told less of
+    except Exception:  # of a function of the user's: only less is known of it then
         return None
 
 

@@ -42,7 +42,10 @@ _LAUNCHERS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("RANK", ("WORLD_SIZE",)),
     ("SLURM_PROCID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")),
 )
-_DEVICES = ("ASCEND_DEVICE_ID", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID")
+_DEVICES = (
+    *("ASCEND_DEVICE_ID", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    *("LOCAL_RANK", "SLURM_LOCALID"),
+)
 
 #: variables that are the same in all ranks of one start of a job, and differ between starts
 _JOBS: Tuple[Tuple[str, ...], ...] = (
@@ -85,7 +88,7 @@ def ranks_of(environment: Optional[Mapping[str, str]] = None) -> Ranks:
     """Device, rank, size and run id from ``environment`` (default: this process's). Values that
     make no sense are ignored."""
     variables = os.environ if environment is None else environment
-    device = next((number for number in (_number(variables, name) for name in _DEVICES) if number is not None), 0)
+    device = _first_number(variables, _DEVICES) or 0
     rank, size = _told(variables) or _by_device(variables, device)
     return Ranks(device, rank, size, _run_id(variables, size))
 
@@ -107,7 +110,9 @@ def prefix(ranks: Ranks) -> str:
     return "[rank %d] " % ranks.rank if ranks.several else ""
 
 
-def is_speaker(ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()) -> Optional[bool]:
+def is_speaker(
+    ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()
+) -> Optional[bool]:
     """Whether this rank prints its report: with several ranks only with a finding, and only the
     lowest such rank; None: not known yet.
 
@@ -129,7 +134,8 @@ def peers(dump_path: str, own: Manifest) -> List[Manifest]:
     folders = [dump_path]
     try:
         with os.scandir(dump_path) as entries:
-            folders += sorted((entry.path for entry in entries if _is_run(entry)), reverse=True)[:_MOST_FOLDERS]
+            runs = sorted((entry.path for entry in entries if _is_run(entry)), reverse=True)
+            folders += runs[:_MOST_FOLDERS]
     except OSError:
         return []
     found: Dict[int, Manifest] = {}
@@ -137,7 +143,8 @@ def peers(dump_path: str, own: Manifest) -> List[Manifest]:
         for manifest in read_manifests(folder):
             if manifest.rank != own.rank and _same_job(manifest, own):
                 known = found.get(manifest.rank)
-                if known is None or _order(known) < _order(manifest):  # one that a start before has left is older
+                # one that a start before has left is older
+                if known is None or _order(known) < _order(manifest):
                     found[manifest.rank] = manifest
     return [found[rank] for rank in sorted(found)]
 
@@ -147,12 +154,15 @@ def has_judged(other: Manifest, step: Optional[int]) -> bool:
 
     The loss scale of all ranks falls at the same steps, so they collect at the same ones.
     """
-    return other.ended or other.state == "off" or (other.judged is not None and (step is None or other.judged >= step))
+    if other.ended or other.state == "off":
+        return True
+    return other.judged is not None and (step is None or other.judged >= step)
 
 
 def _told(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
     """(rank, world size) where a launcher tells both."""
-    for place in (_from_pair(variables, _ASCEND), _from_tf_config(variables), *(_from_pair(variables, pair) for pair in _LAUNCHERS)):
+    others = [_from_pair(variables, pair) for pair in _LAUNCHERS]
+    for place in (_from_pair(variables, _ASCEND), _from_tf_config(variables), *others):
         if place is not None and place[1] > 1:
             return place
     return None
@@ -164,9 +174,11 @@ def _by_device(variables: Mapping[str, str], device: int) -> Tuple[int, int]:
     return (device if device < size else 0), size
 
 
-def _from_pair(variables: Mapping[str, str], names: Tuple[str, Tuple[str, ...]]) -> Optional[Tuple[int, int]]:
+def _from_pair(
+    variables: Mapping[str, str], names: Tuple[str, Tuple[str, ...]]
+) -> Optional[Tuple[int, int]]:
     rank = _number(variables, names[0])
-    size = next((number for number in (_number(variables, name) for name in names[1]) if number is not None), None)
+    size = _first_number(variables, names[1])
     if rank is None or size is None or rank >= size:
         return None
     return rank, size
@@ -187,6 +199,11 @@ def _from_tf_config(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
     return None
 
 
+def _first_number(variables: Mapping[str, str], names: Iterable[str]) -> Optional[int]:
+    numbers = (_number(variables, name) for name in names)
+    return next((number for number in numbers if number is not None), None)
+
+
 def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
     text: Any = variables.get(name, "").strip()
     return int(text) if text.isdecimal() and len(text) < 8 else None
@@ -199,14 +216,17 @@ def _run_id(variables: Mapping[str, str], size: int) -> str:
         # one shell script
         if all(values) and (size > 1 or names[0].startswith("NPU_OVERFLOW_")):
             text = "-".join(values)
-            return text if len(text) <= 64 and text.isprintable() else hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+            if len(text) <= 64 and text.isprintable():
+                return text
+            return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return "%s-%d-%s" % (time.strftime("%Y%m%d%H%M%S"), os.getpid(), uuid.uuid4().hex[:8])
 
 
 def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
     """Later is greater: a training writes its manifest where it collects, and that can be several
     folders."""
-    return manifest.started, manifest.ended, -1 if manifest.judged is None else manifest.judged, manifest.finding is not None
+    judged = -1 if manifest.judged is None else manifest.judged
+    return manifest.started, manifest.ended, judged, manifest.finding is not None
 
 
 def _is_run(entry: os.DirEntry[str]) -> bool:

@@ -18,7 +18,17 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from npu_overflow import jsonform
 from npu_overflow.atomic import atomic_write
 
-__all__ = ["SCHEMA", "Manifest", "ManifestProblem", "Manifests", "argv_of", "environment_of", "plain", "read_manifest", "read_manifests"]
+__all__ = [
+    "SCHEMA",
+    "Manifest",
+    "ManifestProblem",
+    "Manifests",
+    "argv_of",
+    "environment_of",
+    "plain",
+    "read_manifest",
+    "read_manifests",
+]
 
 SCHEMA = 1
 
@@ -34,14 +44,20 @@ _MAX_VALUES = 1_000_000
 
 _FILE = re.compile(r"^session-(\d{1,7})\.json$")
 # "author", "tokenizer" and "max_tokens" are no secrets
-_SECRET = re.compile(r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie|(^|_)(key|pwd|pass|sk|ak)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie"
+    r"|(^|_)(key|pwd|pass|sk|ak)$",
+    re.IGNORECASE,
+)
 _LOGIN = re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", re.IGNORECASE)
 _REDACTED = "<redacted>"
 
 #: environment variables that can change what a training does, by beginning
 _RELEVANT = (
-    *("ASCEND_", "CM_", "CUDA_VISIBLE", "DUMP_", "ENABLE_", "GE_", "HCCL_", "HOROVOD_", "JOB_ID", "KERAS_", "LOCAL_RANK", "NPU_", "OMPI_COMM_WORLD_", "OMP_"),
-    *("PMI_RANK", "PMI_SIZE", "PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+    *("ASCEND_", "CM_", "CUDA_VISIBLE", "DUMP_", "ENABLE_", "GE_", "HCCL_", "HOROVOD_", "JOB_ID"),
+    *("KERAS_", "LOCAL_RANK", "NPU_", "OMPI_COMM_WORLD_", "OMP_", "PMI_RANK", "PMI_SIZE"),
+    *("PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID"),
+    *("SLURM_NTASKS", "SLURM_STEP_ID"),
     *("TF_", "WORLD_SIZE", "XLA_"),
 )
 
@@ -135,7 +151,8 @@ class Manifest:
 
     def to_dict(self) -> Dict[str, Any]:
         """The manifest as plain dicts and lists, secrets redacted."""
-        result = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "folder"}
+        names = [item.name for item in dataclasses.fields(self) if item.name != "folder"]
+        result = {name: getattr(self, name) for name in names}
         result["argv"] = argv_of(self.argv)
         result["environment"] = environment_of(self.environment)
         made: Dict[str, Any] = plain(result)
@@ -181,7 +198,9 @@ class ManifestProblem:
 class Manifests(List[Manifest]):
     """Manifests by rank; ``problems`` lists the files that could not be read."""
 
-    def __init__(self, found: Iterable[Manifest] = (), problems: Iterable[ManifestProblem] = ()) -> None:
+    def __init__(
+        self, found: Iterable[Manifest] = (), problems: Iterable[ManifestProblem] = ()
+    ) -> None:
         super().__init__(found)
         self.problems: List[ManifestProblem] = list(problems)
 
@@ -207,7 +226,8 @@ def read_manifests(folder: str) -> Manifests:
                 raise ValueError("more than %d bytes of manifests in one folder" % MAX_ALL_BYTES)
             result.append(read_manifest(path))
         except (OSError, ValueError) as error:
-            result.problems.append(ManifestProblem(path, "manifest.unreadable", {"reason": _reason(error)}))
+            reason = {"reason": _reason(error)}
+            result.problems.append(ManifestProblem(path, "manifest.unreadable", reason))
     return result
 
 
@@ -223,7 +243,8 @@ def read_manifest(path: str) -> Manifest:
         raise OSError("no regular file")
     if found.st_size > MAX_BYTES:
         raise ValueError("%d bytes, more than %d" % (found.st_size, MAX_BYTES))
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, os.O_RDONLY | careful)
     with open(handle, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -255,7 +276,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [plain(item) for item in (sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value)]
+        ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        return [plain(item) for item in ordered]
     if hasattr(value, "__float__"):
         return plain(float(value))
     if isinstance(value, os.PathLike):
@@ -292,5 +314,6 @@ def environment_of(environment: Mapping[str, str]) -> Dict[str, str]:
     chosen = {}
     for name in sorted(environment):
         if name.startswith(_RELEVANT):
-            chosen[name] = _REDACTED if _is_secret(name) else _LOGIN.sub(r"\1%s@" % _REDACTED, environment[name])
+            shown = _LOGIN.sub(r"\1%s@" % _REDACTED, environment[name])
+            chosen[name] = _REDACTED if _is_secret(name) else shown
     return chosen

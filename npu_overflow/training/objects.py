@@ -34,13 +34,15 @@ def objects_of_type(kinds: Iterable[type]) -> List[Any]:
     kept = list(kinds)  # the hash is of use as long as its class lives
     identity = object.__hash__
     wanted = frozenset(map(identity, kept)).__contains__
-    shared: Dict[int, List[Any]] = {}  # holds the list for the second of two that go through it; ``tee`` would keep it alive in a circle
+    # holds the list for the second of two that go through it; ``tee`` would keep it in a circle
+    shared: Dict[int, List[Any]] = {}
     objects = chain.from_iterable(map(shared.setdefault, [0], starmap(gc.get_objects, [()])))
     answers = map(wanted, map(identity, map(type, chain.from_iterable(map(shared.pop, [0])))))
     collecting = gc.isenabled()
     gc.disable()  # a collection can run finalizers, and they let other threads go on
     try:
-        found = list(filter(itemgetter(1), zip_longest(objects, answers)))  # the longest: both ends are reached, and with them the list ends
+        # the longest: both ends are reached, and with them the list ends
+        found = list(filter(itemgetter(1), zip_longest(objects, answers)))
     finally:
         if collecting:
             gc.enable()

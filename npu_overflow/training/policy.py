@@ -77,11 +77,14 @@ class Policy:
         dynamic: bool = True,
         guarded: bool = True,
     ) -> None:
-        self.patience, self.window, self.warmup, self.min_scale = patience, window, warmup, min_scale
-        self.counts_skipped_steps, self.floor, self.dynamic, self.guarded = counts_skipped_steps, floor, dynamic, guarded
+        self.patience, self.window, self.warmup = patience, window, warmup
+        self.min_scale, self.floor = min_scale, floor
+        self.counts_skipped_steps = counts_skipped_steps
+        self.dynamic, self.guarded = dynamic, guarded
         self.steps = 0
         self.overflowing_steps = 0
-        self.at_least = False  #: a look covered several steps and its overflows could not be told apart
+        #: a check covered several steps and its overflows could not be told apart
+        self.at_least = False
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
@@ -133,7 +136,14 @@ class Policy:
         later at the earliest."""
         self._quiet_until = step + self.window
 
-    def check_scale(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Observation:
+    def check_scale(
+        self,
+        step: int,
+        n: int,
+        reading: Optional[Reading],
+        finite: Optional[bool] = None,
+        told: Sequence[int] = (),
+    ) -> Observation:
         """Judge the steps since the look before.
 
         Args:
@@ -169,7 +179,8 @@ class Policy:
             overflows, probes = self._by_sign(known, previous, reading)
         if reading.scale > previous.scale:
             self._safe = max(previous.scale, reading.scale / 2)
-        return self._judged(step, steps, overflows, probes, reading, drop, first=step - max(n, 1) + 1)
+        first = step - max(n, 1) + 1
+        return self._judged(step, steps, overflows, probes, reading, drop, first)
 
     def _told(self, step: int, n: int, told: Sequence[int]) -> Observation:
         """Overflow that somebody else saw. The scale does not react to it, so there is neither
@@ -179,9 +190,12 @@ class Policy:
         self.overflowing_steps += len(told)
         pending = self._pending(step)
         frequent = len(pending) >= self.patience or not self.guarded
-        return Observation(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
+        trigger = frequent and not self.is_quiet(step)
+        return Observation(len(told), len(told), 0, trigger, None, pending, max(n, 1))
 
-    def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Observation:
+    def _first_look(
+        self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]
+    ) -> Observation:
         """Nothing to compare with: only what the caller knows counts, and nothing is known to have
         been clean."""
         if reading is not None and self._first_iterations is None:
@@ -192,8 +206,9 @@ class Policy:
         return self._judged(step, max(n, 1), 0 if finite else 1, 0, reading, None)
 
     def _optimizer_steps(self, n: int, previous: Reading, reading: Reading) -> int:
-        if self.counts_skipped_steps and previous.iterations is not None and reading.iterations is not None:
-            return reading.iterations - previous.iterations  # below 0: a checkpoint was loaded, nothing to compare
+        before, now = previous.iterations, reading.iterations
+        if self.counts_skipped_steps and before is not None and now is not None:
+            return now - before  # below 0: a checkpoint was loaded, nothing to compare
         return n
 
     def _last_step(self, steps: int, reading: Reading, finite: Optional[bool]) -> Optional[bool]:
@@ -202,7 +217,7 @@ class Policy:
         if finite is not None and (steps == 1 or not self.guarded):
             return finite
         sign = reading.last_step_finite
-        if sign is None or reading.iterations is None or reading.iterations == self._first_iterations:
+        if sign is None or reading.iterations in (None, self._first_iterations):
             return None  # the variable starts as False and says nothing before the first step
         return sign if steps == 1 or not self.dynamic else None
 
@@ -234,8 +249,8 @@ class Policy:
         count = max(1, round(ratio))
         if self.counts_skipped_steps:
             count = min(count, steps)  # a scale set by hand is no row of overflows
-        if count < steps and now <= (self.floor or 0.0):  # where it can't fall further, more may have overflowed
-            self.at_least = True
+        if count < steps and now <= (self.floor or 0.0):
+            self.at_least = True  # it can't fall further: more may have overflowed
         ends = [before / 2.0**i for i in range(1, count)] + [now]
         return count, sum(1 for end in ends if end >= self._safe)
 
@@ -264,7 +279,8 @@ class Policy:
         first: Optional[int] = None,
     ) -> Observation:
         at_floor = reading is not None and reading.scale <= self.min_scale
-        stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)  # an infinite scale never falls
+        # an infinite scale never falls
+        stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)
         was_calibrating = self._calibrating
         counted = self._outside_calibration(steps, overflows, probes)
         if overflows > probes and at_floor:
@@ -278,8 +294,9 @@ class Policy:
         self.steps += steps
         self.overflowing_steps += overflows
         pending = self._pending(step)
-        frequent = stuck or (counted > 0 and (len(pending) >= self.patience or at_floor or not self.guarded))
-        return Observation(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
+        enough = len(pending) >= self.patience or at_floor or not self.guarded
+        trigger = (stuck or (counted > 0 and enough)) and not self.is_quiet(step)
+        return Observation(overflows, counted, probes, trigger, drop, pending, steps)
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
         """Overflows that count. Where the look covers several steps, its overflows are taken to be
@@ -288,7 +305,8 @@ class Policy:
             return overflows
         forgiven = 0
         if self._calibrating:
-            forgiven = overflows if not self._clean_seen else min(overflows, max(0, self.warmup - self.steps))
+            left = max(0, self.warmup - self.steps) if self._clean_seen else overflows
+            forgiven = min(overflows, left)
             self._clean_seen = self._clean_seen or overflows < steps
             self._calibrating = not (self._clean_seen and self.steps + steps >= self.warmup)
         return max(0, overflows - max(probes, forgiven))

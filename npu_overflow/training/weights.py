@@ -18,7 +18,8 @@ __all__ = ["load_state", "load_weights", "save_weights", "weights_are_lost", "we
 def weights_are_lost(model: Any) -> bool:
     """Whether any weight of a Keras model is non-finite; they are read one by one."""
     for weight in getattr(model, "weights", ()):
-        with contextlib.suppress(Exception):  # not initialised, not numbers, or on a device that is gone
+        # not initialised, not numbers, or on a device that is gone
+        with contextlib.suppress(Exception):
             if not np.isfinite(np.asarray(weight.numpy(), np.float64)).all():
                 return True
     return False
@@ -61,11 +62,13 @@ def load_state(model: Any, path: str) -> None:
         ValueError: it holds the state of another optimizer; nothing is set then.
     """
     optimizer = getattr(model, "optimizer", None)
-    make = next((method for method in (getattr(optimizer, name, None) for name in ("build", "_create_all_weights")) if callable(method)), None)
+    methods = [getattr(optimizer, name, None) for name in ("build", "_create_all_weights")]
+    make = next((method for method in methods if callable(method)), None)
     if make is not None:
         make(model.trainable_variables)
     variables = _optimizer_state(model)
-    for variable, value in zip(variables, _arrays(path, "o", [variable.numpy() for variable in variables])):
+    saved = _arrays(path, "o", [variable.numpy() for variable in variables])
+    for variable, value in zip(variables, saved):
         variable.assign(value)
 
 
@@ -75,7 +78,8 @@ def _optimizer_state(model: Any) -> List[Any]:
     found = list(variables() if callable(variables) else variables)
     for optimizer in loss_scale.find_in_model(model):
         for variable in loss_scale.reader_for(optimizer).state_variables():
-            if not any(variable is item or variable is getattr(item, "_value", None) for item in found):
+            known = [*found, *(getattr(item, "_value", None) for item in found)]
+            if not any(variable is item for item in known):
                 found.append(variable)
     return found
 
@@ -88,7 +92,8 @@ def _arrays(path: str, kind: str, wanted: List[Any]) -> List[Any]:
             number = sum(1 for name in archive.namelist() if name.startswith(kind))
             if number != len(wanted):
                 raise ValueError("%d arrays, the model has %d" % (number, len(wanted)))
-            return [_read(archive, "%s%d.npy" % (kind, i), np.asarray(value)) for i, value in enumerate(wanted)]
+            names = ["%s%d.npy" % (kind, i) for i in range(number)]
+            return [_read(archive, *pair) for pair in zip(names, map(np.asarray, wanted))]
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         raise ValueError(str(error)) from None
 
@@ -97,9 +102,11 @@ def _read(archive: zipfile.ZipFile, name: str, like: Any) -> Any:
     """One array, if its header says that it is like ``like``: nothing is allocated before."""
     with archive.open(name) as file:
         version = np.lib.format.read_magic(file)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        of_version = "read_array_header_%d_0" % (1 if version == (1, 0) else 2)
+        header = getattr(np.lib.format, of_version)
         shape, _order, dtype = header(file)
     if shape != like.shape or dtype != like.dtype:
-        raise ValueError("%s is %s %s, the model's is %s %s" % (name, dtype, list(shape), like.dtype, list(like.shape)))
+        about = (name, dtype, list(shape), like.dtype, list(like.shape))
+        raise ValueError("%s is %s %s, the model's is %s %s" % about)
     with archive.open(name) as file:
         return np.lib.format.read_array(file, allow_pickle=False)
