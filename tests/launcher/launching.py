@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,11 @@ def environment(**changes: str) -> Dict[str, str]:
 def run(words: List[Any], stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:
     """``npu-overflow run`` with these words, in the working folder."""
     return subprocess.run([*RUN, *map(str, words)], input=stdin, env=environment(**changes), timeout=300, **PIPES)
+
+
+def unnumbered(text: str) -> str:
+    """Without the numbers that Keras 3 gives to the layers of the examples when it traces their model again."""
+    return re.sub(r"\b(net|hot)_\d+/", r"\1/", text)
 
 
 def plain(words: List[Any], stdin: str = "", **changes: str) -> subprocess.CompletedProcess[str]:

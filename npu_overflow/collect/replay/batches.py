@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 
-__all__ = ["Batches", "Feed", "can_feed", "draw", "feed", "labels_of", "names_in"]
+__all__ = ["Batches", "Feed", "can_feed", "draw", "fed", "feed", "labels_of", "names_in"]
 
 
 def can_feed(iterator: Any) -> bool:
@@ -29,7 +29,15 @@ def draw(iterator: Any, steps: int) -> List[Any]:
 
 
 def feed(batches: List[Any], spec: Any) -> Any:
-    """An iterator over these batches with this ``element_spec``."""
+    """An iterator over these batches with this ``element_spec``; ``fed`` knows it for a while."""
+    iterator = _iterator(batches, spec)
+    fed[private.tensor_id(iterator._iterator_resource)] = Feed(batches, spec)
+    while len(fed) > _MOST_FED:
+        del fed[next(iter(fed))]
+    return iterator
+
+
+def _iterator(batches: List[Any], spec: Any) -> Any:
     import tensorflow as tf
 
     if not (private.has("from_variant") and private.has("to_variant")):
@@ -61,7 +69,7 @@ class Feed:
         flat = [tf.nest.flatten(batch) for batch in self._drawn]
         if all(private.is_eager(item) for batch in flat for item in batch):
             return _FeedRun(iter(flat), None)
-        return _FeedRun(iter(()), feed(self._drawn, self._spec))
+        return _FeedRun(iter(()), _iterator(self._drawn, self._spec))
 
 
 class _FeedRun:
@@ -79,6 +87,11 @@ class _FeedRun:
             return private.run_op("OptionalNone", [], (), 1)
         types = ("Toutput_types", [tensor.dtype.as_datatype_enum for tensor in tensors])
         return private.run_op("OptionalFromValue", list(tensors), types, 1)
+
+
+#: the iterators made last, by the numbers of their handles: of two watches on one training, each draws what the other feeds
+fed: Dict[int, Feed] = {}
+_MOST_FED = 4
 
 
 def names_in(structure: Any, names: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:

@@ -30,13 +30,12 @@ class _Given:
 
     def __init__(self) -> None:
         self.labels: Dict[int, str] = {}
-        self.feeds: Dict[int, batches.Feed] = {}
         self.names: List[str] = []
+        self.arguments: List[List[str]] = []  # of each call of a function
         self.steps = 1
 
-    def take(self, drawn: List[Any], iterator: Any, spec: Any) -> None:
-        """The batches that ``iterator``, made of them, hands to the step."""
-        self.feeds[private.tensor_id(iterator._iterator_resource)] = batches.Feed(drawn, spec)
+    def take(self, drawn: List[Any]) -> None:
+        """The step is given an iterator over these batches."""
         self.name(drawn[0])
         self.steps = len(drawn)
 
@@ -44,6 +43,29 @@ class _Given:
         """Name the tensors of a batch."""
         self.names = [name for name, _ in batches.names_in(batch, _BATCH)]
         self.labels.update(batches.labels_of(batch, _BATCH))
+
+    def call(self, call: Any) -> None:
+        """Name what a function is called with. Arrays become tensors only inside the call: their names are kept in order."""
+        args, names = call.args, call.names
+        if call.is_of_keras and names[:1] == ("data",) and args:
+            self.name(args[0])
+            args, names = args[0], _BATCH
+        known = [*batches.names_in(args, names), *batches.names_in(call.kwargs)]
+        self.labels.update(batches.labels_of(args, names))
+        self.labels.update(batches.labels_of(call.kwargs))
+        self.arguments.append([name for name, value in known if hasattr(value, "dtype") and hasattr(value, "shape")])
+
+    def name_arguments(self, record: Record) -> None:
+        """Name the tensors that arrays became, by the places of the arguments in the functions' graphs."""
+        waiting = list(self.arguments)
+        for entry in reversed([entry for entry in record.entries if entry.graph is not None]):
+            given = list(zip(entry.numbers, entry.graph.inputs))
+            named = [(number, _own_name(tensor)) for number, tensor in given if _own_name(tensor)]
+            if not named:
+                continue
+            names = waiting.pop() if waiting else []
+            for i, (number, name) in enumerate(named):
+                self.labels.setdefault(number, names[i] if len(names) == len(named) else name)
 
 
 class ReplayCollector(Collector):
@@ -92,6 +114,7 @@ class ReplayCollector(Collector):
         """Stop recording."""
         if self._recorder is not None:
             self._recorder.off()
+            batches.fed.clear()
         self._recorder, self._tree, self._given = None, None, _Given()
 
     @property
@@ -139,7 +162,7 @@ class ReplayCollector(Collector):
         self._given = _Given()
         if local:
             given = batches.feed(drawn, iterator.element_spec)
-            self._given.take(drawn, given, iterator.element_spec)
+            self._given.take(drawn)
         else:
             real, given = self._over_batches(real), drawn
             self._given.name(drawn[0])
@@ -176,14 +199,10 @@ class ReplayCollector(Collector):
         """Name what the call is given, and draw by hand the batches that it is going to draw."""
         if self._recorder is None:
             return
-        names = call.names
-        self._given.labels.update(batches.labels_of(call.args, names))
-        self._given.labels.update(batches.labels_of(call.kwargs))
-        if call.is_of_keras and names[:1] == ("data",) and call.args:
-            self._given.name(call.args[0])
+        self._given.call(call)
         call.take_batches(_MOST_BATCHES)
         if call.drawn:
-            self._given.take(call.drawn, call.given, call.iterator.element_spec)
+            self._given.take(call.drawn)
 
     def step_ended(self, step: int, overflowed: Optional[bool] = None) -> None:
         """Run the step's record again, if it overflowed."""
@@ -240,18 +259,13 @@ class ReplayCollector(Collector):
         for variable in getattr(training.model, "trainable_variables", ()):
             for handle in private.handles_of(variable):
                 record.variables[private.tensor_id(handle)] = variable
-        for entry in record.entries:
-            if entry.graph is not None:
-                for number, tensor in zip(entry.numbers, entry.graph.inputs):
-                    name = tensor.op.node_def.attr["_user_specified_name"].s.decode() if tensor.dtype.name != "resource" else ""
-                    if name:
-                        self._given.labels.setdefault(number, name)
+        self._given.name_arguments(record)
         scales = [reader.scale_variable() for reader, _ in self._before]
         return Step(
             record,
             self._recorder.programs,
             self._given.labels,
-            self._given.feeds,
+            batches.fed,
             self._given.names,
             frozenset(private.tensor_id(handle) for variable in scales if variable is not None for handle in private.handles_of(variable)),
             several=self._given.steps > 1,
@@ -362,6 +376,13 @@ class ReplayCollector(Collector):
             yield
         except Exception:
             self._known().fail()
+
+
+def _own_name(placeholder: Any) -> str:
+    """The name that the signature gives an argument of a function; "" of what a graph takes from outside."""
+    if placeholder.dtype.name in ("resource", "variant"):
+        return ""
+    return str(placeholder.op.node_def.attr["_user_specified_name"].s.decode())
 
 
 def _listed(holder: Any, attribute: str) -> List[Any]:

@@ -259,6 +259,7 @@ class Recorder:
             self._entries, self._old, self._bytes = [], [], self._max_bytes + 1  # nothing is held of a step that holds too much
             return
         numbers = [private.tensor_id(t) for t in inputs]
+        self._note_unseen_reads([t for n, t in zip(numbers, inputs) if n not in self._made and n not in self._leaves], frame)
         kept: List[Union[Any, int]] = []
         for number, tensor in zip(numbers, inputs):
             kept.append(number if number in self._made else tensor)
@@ -279,6 +280,22 @@ class Recorder:
             self._note_eager(entry, inputs, outputs, frame)
         self._made.update(entry.outputs)
         self._entries.append(entry)
+
+    def _note_unseen_reads(self, tensors: List[Any], frame: FrameType) -> None:
+        """Variables among the arguments of the operator's Python function: TensorFlow reads those itself and tells nobody."""
+        given = list(_variables_in(frame.f_locals.values())) if tensors else []
+        for tensor in tensors if given else ():
+            variable = next((item for item in given if _is_value_of(tensor, item)), None)
+            if variable is None:
+                continue
+            handle = variable.handle
+            number, kind = private.tensor_id(handle), tensor.dtype.as_datatype_enum
+            self._variables.setdefault(number, variable)
+            entry = Entry("ReadVariableOp", [handle], [number], [private.tensor_id(tensor)])
+            entry.node = programs.node_of_call("ReadVariableOp", [handle], ("dtype", kind), [tensor.dtype], 0)
+            entry.given = [tensor]
+            self._made.update(entry.outputs)
+            self._entries.append(entry)
 
     def _note_eager(self, entry: Entry, inputs: List[Any], outputs: List[Any], frame: FrameType) -> None:
         kind = entry.node.kind
@@ -372,6 +389,27 @@ def _count(shape: Iterable[Any]) -> int:
     for n in shape:
         count *= max(int(n or 0), 0)
     return count
+
+
+def _variables_in(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from (item for item in value if len(private.handles_of(item)) == 1 and hasattr(item, "handle"))
+        elif hasattr(value, "handle") and len(private.handles_of(value)) == 1:
+            yield value
+
+
+def _is_value_of(tensor: Any, variable: Any) -> bool:
+    """Whether a tensor is a variable's value: where it can be told by its memory, else by type and shape."""
+    value = private.read_variable(variable.handle)
+    if value is None or value.dtype != tensor.dtype or value.shape != tensor.shape:
+        return False
+    one, other = private.host_view(tensor), private.host_view(value)
+    if one is None or other is None:
+        return True
+    if not one.ndim:  # NumPy copies single numbers
+        return bool(one.tobytes() == other.tobytes())
+    return bool(one.__array_interface__["data"][0] == other.__array_interface__["data"][0])
 
 
 # --- what the Python stack tells --------------------------------------------------------------------------------------------
