@@ -27,7 +27,7 @@ NAMES = ("OverflowWatch", "overflow_dump", "analyze", "npu_device_dump_config", 
 
 def page(language: str) -> str:
     import npu_overflow
-    from npu_overflow.options import WatchOptions
+    from npu_overflow.training.options import WatchOptions
 
     missing = set(npu_overflow.__all__) - {*NAMES, "__version__"}
     assert not missing, missing

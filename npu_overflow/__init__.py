@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npu_overflow.dump_config import npu_device_dump_config
     from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
     from npu_overflow.report.model import Operator, Report, TensorSummary
-    from npu_overflow.watch import OverflowWatch, overflow_dump
+    from npu_overflow.training.watch import OverflowWatch, overflow_dump
 
 __all__ = [
     "CannotCollect",
@@ -44,8 +44,8 @@ __all__ = [
 
 #: public name -> the module that defines it
 _HOMES: Dict[str, str] = {
-    "OverflowWatch": "watch",
-    "overflow_dump": "watch",
+    "OverflowWatch": "training.watch",
+    "overflow_dump": "training.watch",
     "npu_device_dump_config": "dump_config",
     "analyze": "analysis.analyzer",
     "Report": "report.model",

@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
 from npu_overflow.atomic import atomic_write
 from npu_overflow.errors import CannotCollect, NpuOverflowError, PathError, UsageError
-from npu_overflow.options import DEFAULT_DUMP_PATH
-from npu_overflow.ranks import Ranks, numbered_by_device, rank_folder, ranks_of
+from npu_overflow.training.job import Ranks, numbered_by_device, rank_folder, ranks_of
+from npu_overflow.training.options import DEFAULT_DUMP_PATH
 
 __all__ = [
     "DEFAULT_GRAPH_PATH",

@@ -11,9 +11,9 @@ from typing import Any, BinaryIO, Callable, List
 
 import pytest
 
-from npu_overflow import saved
-from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import Operator, Report
+from npu_overflow.training import reports_io
+from npu_overflow.training.manifest import Manifest, read_manifests
 
 TIMES = 6
 
@@ -53,7 +53,7 @@ def test_two_watches_of_one_process_save_into_one_folder(tmp_path: Path) -> None
         if path.exists():
             seen.append(Report.from_json(path.read_text(encoding="utf-8")))
 
-    at_once(*(lambda report=report: saved.save(report, str(tmp_path), Manifest(), "en") for report in reports), look)
+    at_once(*(lambda report=report: reports_io.save(report, str(tmp_path), Manifest(), "en") for report in reports), look)
     assert all(report in reports for report in seen)
     assert Report.from_json((tmp_path / "report.json").read_text(encoding="utf-8")) in reports
     assert sorted(os.listdir(str(tmp_path))) == ["report.html", "report.json", "report.txt"]
@@ -110,5 +110,5 @@ def test_what_a_killed_writer_left_is_no_report_and_no_obstacle(tmp_path: Path) 
             atomic.atomic_write(str(tmp_path / "report.json"), killed)
     left = os.listdir(str(tmp_path))
     assert len(left) == 1 and left[0].startswith(".report.json.") and left[0].endswith(".part")
-    saved.save(report_of("net/mul"), str(tmp_path), Manifest(), "en")
+    reports_io.save(report_of("net/mul"), str(tmp_path), Manifest(), "en")
     assert Report.from_json((tmp_path / "report.json").read_text(encoding="utf-8")).operators[0].op_name == "net/mul"

@@ -11,14 +11,14 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 
 import pytest
 
-from npu_overflow import saved
 from npu_overflow.cli import main
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec, write_dump, write_record
 from npu_overflow.errors import CannotWrite
-from npu_overflow.manifest import Manifest
 from npu_overflow.report.model import Operator, Report, TensorSummary
 from npu_overflow.report.tensorboard import Board
+from npu_overflow.training import reports_io
+from npu_overflow.training.manifest import Manifest
 
 np = pytest.importorskip("numpy")
 
@@ -174,7 +174,7 @@ COMMANDS: Dict[str, Tuple[Callable[[Path], int], str]] = {
 DUMP = "Mul.net_mul.1.2.1715938212000000"
 RECORD = "Opdebug.Node_OpDebug.1.2.1715938212000000"
 CALLS: Dict[str, Tuple[Callable[[Path], Any], str]] = {
-    "report": (lambda out: saved.save(REPORT, str(out), Manifest(), "en"), "report.json"),
+    "report": (lambda out: reports_io.save(REPORT, str(out), Manifest(), "en"), "report.json"),
     "manifest": (lambda out: Manifest().write(str(out)), "session-0.json"),
     "dump": (lambda out: write_dump(str(out / DUMP), "net/mul", [TensorSpec(np.ones(300, np.float16))], []), DUMP),
     "record": (lambda out: write_record(str(out / RECORD), [Part("AIV", 1, 1, 2, 1)]), RECORD),

@@ -15,7 +15,7 @@ from typing import Dict, List, Set
 import pytest
 
 from npu_overflow import errors
-from npu_overflow.options import WatchOptions
+from npu_overflow.training.options import WatchOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 READMES = ("README.md", "README_zh.md")

@@ -21,7 +21,7 @@ from npu_overflow.dump import schema
 from npu_overflow.dump.names import dump_name, record_name
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec, write_dump, write_record
-from npu_overflow.manifest import Manifest
+from npu_overflow.training.manifest import Manifest
 
 RUN = "20240517093010"
 TIME = 1715938212000000

@@ -22,32 +22,27 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "errors": ("messages",),
     "atomic": ("errors",),
     "jsonform": (),
-    "options": (),
-    "policy": ("loss_scale",),
-    "manifest": (),
-    "ranks": (),
-    "restart": (),
     "remote": (),
-    "living": (),
-    "streams": (),
-    "neighbours": ("dump", "manifest"),
-    "loss_scale": ("living",),
-    "dump_config": ("options", "ranks"),
+    "dump_config": ("training.options", "training.job"),
     "dump": (),
-    "analysis": ("dump", "manifest", "report.model"),
+    "analysis": ("dump", "training.manifest", "report.model"),
     "report": (),
-    "collect": ("options", "dump", "manifest", "loss_scale", "living", "streams", "dump_config", "ranks"),
-    "training": ("loss_scale", "collect"),
-    "session": (
-        *("options", "policy", "manifest", "ranks", "loss_scale", "dump_config", "dump", "analysis", "report", "collect", "training", "saved"),
-        *("restart", "neighbours", "streams", "session_pause", "session_report", "session_restart", "session_steps"),
+    "collect": (
+        *("dump", "dump_config", "training.options", "training.loss_scale", "training.tracked"),
+        "training.console",
     ),
-    "session_pause": ("policy", "manifest", "loss_scale", "collect", "training"),
-    "session_report": ("options", "manifest", "ranks", "report", "collect", "training", "saved", "neighbours", "streams", "session_pause"),
-    "session_restart": ("options", "policy", "manifest", "ranks", "collect", "training", "saved", "restart", "report"),
-    "session_steps": ("options", "policy", "loss_scale", "dump_config", "collect", "training"),
-    "saved": ("options", "manifest", "analysis", "report"),
-    "watch": ("options", "loss_scale", "session", "collect", "training", "report"),
+    # the lower half of the room: no arrow leads from it to a collector, so collectors may use it
+    "training.options": (),
+    "training.manifest": (),
+    "training.console": ("training.options",),
+    "training.objects": (),
+    "training.loss_scale": ("training.objects",),
+    "training.policy": ("training.loss_scale",),
+    "training.tracked": (
+        *("training.options", "training.loss_scale", "training.policy", "training.console"),
+    ),
+    "training.job": ("dump", "training.manifest"),
+    "training": ("dump_config", "dump", "analysis", "report", "collect"),
     "launcher": ("*",),
     "cli": ("*",),
 }
@@ -61,21 +56,21 @@ LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",), "report": ("report",)}
 
 #: frameworks: only here, and only inside functions
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
-MAY_USE_FRAMEWORKS = ("watch", "loss_scale", "collect", "training", "dump_config", "launcher", "report.tensorboard", "cli.demo")
+MAY_USE_FRAMEWORKS = ("collect", "training", "dump_config", "launcher", "report.tensorboard", "cli.demo")
 
 #: what must not be loaded before it is used
 HEAVY = (*FRAMEWORKS, "fsspec", "numpy", "google.protobuf", "rich", "jinja2")
 
 #: package -> rooms that may import it
 LIBRARIES: Dict[str, Tuple[str, ...]] = {
-    "numpy": ("dump", "analysis", "cli", "collect", "training", "loss_scale", "report"),
+    "numpy": ("dump", "analysis", "cli", "collect", "training", "report"),
     "google": ("dump",),
     "rich": ("report", "cli"),
     "jinja2": ("report",),
     "markupsafe": ("report",),  # comes with jinja2
     "fsspec": ("remote",),  # an extra
     "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
-    "IPython": ("collect", "launcher", "ranks", "session", "watch"),
+    "IPython": ("launcher", "training"),
 }
 
 

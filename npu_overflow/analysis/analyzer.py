@@ -23,8 +23,8 @@ from npu_overflow.dump.layout import Tree, place_of
 from npu_overflow.dump.replay_info import ReplayInfo
 from npu_overflow.dump.scan import find
 from npu_overflow.errors import PathError, UsageError
-from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import Problem, Remark, Report
+from npu_overflow.training.manifest import Manifest, read_manifests
 from npu_overflow.version import __version__
 
 __all__ = ["MODES", "analyze"]

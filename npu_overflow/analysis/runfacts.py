@@ -9,8 +9,8 @@ from npu_overflow.dump.files import FileProblem
 from npu_overflow.dump.folder import Folder
 from npu_overflow.dump.layout import Tree, place_of
 from npu_overflow.dump.names import Entry, Place, is_time_folder
-from npu_overflow.manifest import Manifest, read_manifests
 from npu_overflow.report.model import LossScale
+from npu_overflow.training.manifest import Manifest, read_manifests
 
 __all__ = ["RunFacts", "collected_only", "in_time_folder", "read_run_facts"]
 

@@ -7,8 +7,8 @@ from typing import Any, Callable, List, Optional
 from npu_overflow import messages
 from npu_overflow.cli import _shell
 from npu_overflow.errors import NpuOverflowError, UsageError
-from npu_overflow.options import DEFAULT_DUMP_PATH, bytes_of
 from npu_overflow.report.model import Report
+from npu_overflow.training.options import DEFAULT_DUMP_PATH, bytes_of
 
 __all__ = ["ALIASES", "add_arguments", "found_overflow", "run", "was_interrupted"]
 

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import Any, Callable, Iterator, Tuple
 
-from npu_overflow import loss_scale, messages
+from npu_overflow import messages
 from npu_overflow.errors import MissingExtra
+from npu_overflow.training import loss_scale
 
 __all__ = ["ALIASES", "add_arguments", "run"]
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     say("starting")
     with _quiet():
         tensorflow = _tensorflow()
-    from npu_overflow.watch import OverflowWatch
+    from npu_overflow.training.watch import OverflowWatch
 
     steps = 60 if arguments.quick else 200
     keras = tensorflow.keras

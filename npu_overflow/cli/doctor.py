@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow import messages
 from npu_overflow.cli import _packages
-from npu_overflow.options import DEFAULT_DUMP_PATH
 from npu_overflow.report.escape import clean
 from npu_overflow.report.formatting import bytes_text
+from npu_overflow.training.options import DEFAULT_DUMP_PATH
 from npu_overflow.version import __version__
 
 __all__ = ["ALIASES", "add_arguments", "run"]

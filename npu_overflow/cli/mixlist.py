@@ -9,9 +9,9 @@ from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
-from npu_overflow.options import DEFAULT_DUMP_PATH
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Report
+from npu_overflow.training.options import DEFAULT_DUMP_PATH
 
 __all__ = ["ALIASES", "add_arguments", "run"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any, Callable, Dict, List, Tuple
 
 from npu_overflow.errors import UsageError
-from npu_overflow.options import MOST_STEPS, WatchOptions
+from npu_overflow.training.options import MOST_STEPS, WatchOptions
 
 __all__ = ["ALIASES", "add_arguments", "run", "split"]
 

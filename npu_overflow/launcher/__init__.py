@@ -13,9 +13,9 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Dict, List, Optional, Type
 
-from npu_overflow import ranks, restart
 from npu_overflow.launcher.program import Program, own_traceback
 from npu_overflow.launcher.supervisor import supervise
+from npu_overflow.training import job, restart
 
 __all__ = ["launch"]
 
@@ -34,12 +34,12 @@ def launch(words: List[str], options: Dict[str, Any], own: List[str]) -> int:
     Raises:
         UsageError: the script is not there, or an option is not accepted.
     """
-    from npu_overflow.options import WatchOptions
+    from npu_overflow.training.options import WatchOptions
 
     program = Program(words)
     WatchOptions.of(**options)
     restart.accept()
-    if options.get("on_overflow") == "restart" and not restart.wants_restart() and restart.AGAIN not in os.environ and not ranks.ranks_of().several:
+    if options.get("on_overflow") == "restart" and not restart.wants_restart() and restart.AGAIN not in os.environ and not job.ranks_of().several:
         return supervise([*own, "--", *words])
     again = os.environ.pop(restart.AGAIN, None)
     if again is not None:

@@ -10,7 +10,8 @@ import sys
 import tempfile
 from typing import Any, Callable, Dict, Iterator, List
 
-from npu_overflow import messages, restart
+from npu_overflow import messages
+from npu_overflow.training import restart
 
 __all__ = ["supervise"]
 

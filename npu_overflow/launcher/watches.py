@@ -11,15 +11,16 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from npu_overflow import dump_config, loss_scale, ranks, session
+from npu_overflow import dump_config
 from npu_overflow.launcher.imports import after_import
-from npu_overflow.options import DEFAULT_DUMP_PATH, WatchOptions
-from npu_overflow.restart import RestartRequested
-from npu_overflow.session import Session
-from npu_overflow.session_pause import Script
+from npu_overflow.training import job, loss_scale, session
 from npu_overflow.training.applications import Applications
 from npu_overflow.training.calls import Call, FunctionCalls
-from npu_overflow.watch import OverflowWatch, overflow_dump
+from npu_overflow.training.console import Console, Script
+from npu_overflow.training.options import DEFAULT_DUMP_PATH, WatchOptions
+from npu_overflow.training.restart import RestartRequested
+from npu_overflow.training.session import Session
+from npu_overflow.training.watch import OverflowWatch, overflow_dump
 
 __all__ = ["Watches"]
 
@@ -123,8 +124,8 @@ class Watches:
 
     def _watch_of(self, model: Any) -> OverflowWatch:
         """The watch of a model: scripts that call ``fit`` once an epoch have one training, not many."""
-        watch = next((watch for known, watch in self._lasting if known() is model and watch._session._active), None)
-        gone = [known for known in self._lasting if known[0]() is None or not known[1]._session._active]
+        watch = next((watch for known, watch in self._lasting if known() is model and watch._session.is_active), None)
+        gone = [known for known in self._lasting if known[0]() is None or not known[1]._session.is_active]
         for known in gone:
             known[1]._session.end()
         self._lasting = [known for known in self._lasting if known not in gone]
@@ -151,7 +152,7 @@ class Watches:
         begun = self._loop is not None
         loop = self._loop_session()
         if loop is not None and begun:
-            loop.optimizer_applied()
+            loop.steps.optimizer_applied()
         elif loop is not None:  # the step that shows that there is a loop
             loop.after_steps(1)
 
@@ -159,7 +160,7 @@ class Watches:
         loop = self._loop_session()
         if loop is None:
             return proceed(*call.args, **call.kwargs)
-        return loop.function_call(call, proceed)
+        return loop.steps.function_call(call, proceed)
 
     def _loop_session(self) -> Optional[Session]:
         """The session that watches a call outside ``fit``; None where nothing is there to watch or somebody else does."""
@@ -196,8 +197,8 @@ class Watches:
 
     def _adapter_loaded(self, npu_device: ModuleType) -> None:
         if self._dump:
-            path = self._options.dump_path or ranks.rank_folder(DEFAULT_DUMP_PATH, ranks.ranks_of())
-            dump_config.configure_at_open(npu_device, path, Session(self._options).say)
+            path = self._options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, job.ranks_of())
+            dump_config.configure_at_open(npu_device, path, Console(self._options).say)
         # as_default() assigns Function.__call__
         dump_config.after_default(npu_device, self._calls.reinstall)
 

@@ -1,4 +1,5 @@
-"""Where a step hands its gradients over: the outermost ``apply_gradients`` or ``apply`` of any Keras optimizer."""
+"""Where a step hands its gradients over: the outermost ``apply_gradients`` or ``apply`` of any
+Keras optimizer."""
 from __future__ import annotations
 
 import functools
@@ -15,7 +16,8 @@ class _Depth(threading.local):
 
 
 class Applications:
-    """While installed, ``ended(optimizer)`` is called after each outermost ``apply_gradients`` that runs eagerly on the thread that installed it.
+    """While installed, ``ended(optimizer)`` is called after each outermost ``apply_gradients`` that
+    runs eagerly on the thread that installed it.
 
     Several may be installed, and they may end in any order.
 
@@ -67,7 +69,8 @@ class _Behind:
                 self._kinds.add(kind)
                 for method in ("apply_gradients", "apply"):
                     if method in vars(kind):
-                        self._undo.append(private.patch(kind, method, self._method(vars(kind)[method])))
+                        ours = self._method(vars(kind)[method])
+                        self._undo.append(private.patch(kind, method, ours))
 
     def clear(self) -> None:
         while self._undo:
@@ -77,7 +80,9 @@ class _Behind:
     def _method(self, real: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(real)
         def apply(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            concerned = [] if self._depth.inside else [item for item in self.installed if item.concerned()]
+            concerned: List[Applications] = []
+            if not self._depth.inside:
+                concerned = [item for item in self.installed if item.concerned()]
             if not concerned or not private.found("context")().executing_eagerly():
                 return real(optimizer, *args, **kwargs)
             self._depth.inside = True

@@ -1,6 +1,7 @@
 """The outermost calls of ``tf.function`` on one thread: how a loop of the user's own is seen.
 
-One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, inside another call, or on another thread pass through.
+One replaced ``__call__`` of TensorFlow's function class; calls inside a trace, inside another call,
+or on another thread pass through.
 """
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class Call:
     def take_batches(self, most: int) -> None:
         """Draw by hand what the call is going to draw from an iterator argument.
 
-        Where the graph doesn't tell how much that is, or it is more than ``most``, the function draws for itself.
+        Where the graph doesn't tell how much that is, or it is more than ``most``, the function
+        draws for itself.
         """
         iterators = _iterators_in((self.args, self.kwargs))
         count = draws_of(self) if len(iterators) == 1 else None
@@ -38,14 +40,16 @@ class Call:
             self.given = batches.feed(self.drawn, self.iterator.element_spec)
 
     def arguments(self) -> Tuple[Any, Any]:
-        """Arguments for the compiled function: an iterator over the drawn batches stands in for the one that they came from."""
+        """Arguments for the compiled function: an iterator over the drawn batches stands in for the
+        one that they came from."""
         if not self.drawn:
             return self.args, self.kwargs
 
         def swapped(item: Any) -> Any:
             return self.given if item is self.iterator else item
 
-        return tuple(swapped(item) for item in self.args), {key: swapped(item) for key, item in self.kwargs.items()}
+        kwargs = {key: swapped(item) for key, item in self.kwargs.items()}
+        return tuple(swapped(item) for item in self.args), kwargs
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -59,14 +63,18 @@ class Call:
 
     @property
     def is_of_keras(self) -> bool:
-        """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one argument."""
-        return str(getattr(self.function.python_function, "__module__", "")).split(".")[0] in ("keras", "tf_keras")
+        """Whether Keras wrote the function: ``train_on_batch`` of Keras 3 hands it the batch as one
+        argument."""
+        module = str(getattr(self.function.python_function, "__module__", ""))
+        return module.split(".")[0] in ("keras", "tf_keras")
 
 
 class FunctionCalls:
-    """While installed, ``handler(call, proceed)`` stands around every outermost call on the thread that installed it.
+    """While installed, ``handler(call, proceed)`` stands around every outermost call on the thread
+    that installed it.
 
-    ``proceed(*args, **kwargs)`` runs the compiled function. Several may be installed: the newest stands outermost, and they may end in any order.
+    ``proceed(*args, **kwargs)`` runs the compiled function. Several may be installed: the newest
+    stands outermost, and they may end in any order.
     """
 
     def __init__(self, handler: Handler) -> None:
@@ -81,7 +89,8 @@ class FunctionCalls:
             _place.add(self)
 
     def reinstall(self) -> None:
-        """Take the place again, where somebody has assigned it since: an Ascend device does when it becomes the default."""
+        """Take the place again, where somebody has assigned it since: an Ascend device does when it
+        becomes the default."""
         if self in _place.installed:
             _place.take()
 
@@ -100,7 +109,8 @@ class FunctionCalls:
         def handled(function: Any, *args: Any, **kwargs: Any) -> Any:
             self._inside = True
             try:
-                return self._handler(Call(function, args, kwargs), lambda *a, **k: proceed(function, *a, **k))
+                call = Call(function, args, kwargs)
+                return self._handler(call, lambda *a, **k: proceed(function, *a, **k))
             finally:
                 self._inside = False
 
@@ -108,7 +118,8 @@ class FunctionCalls:
 
 
 class _Place:
-    """The one ``__call__`` that stands in TensorFlow's function class for all that are installed."""
+    """The one ``__call__`` that stands in TensorFlow's function class for all that are
+    installed."""
 
     def __init__(self) -> None:
         self.installed: List[FunctionCalls] = []  # oldest first
@@ -135,7 +146,9 @@ class _Place:
         real = kind.__call__
 
         def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-            concerned = [calls for calls in self.installed if calls.concerned()] if self._ours is call else []
+            concerned: List[FunctionCalls] = []
+            if self._ours is call:
+                concerned = [calls for calls in self.installed if calls.concerned()]
             if not concerned or not context().executing_eagerly():
                 return real(function, *args, **kwargs)
             run = real
@@ -163,7 +176,8 @@ _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def draws_of(call: Call) -> Optional[int]:
-    """How many elements one call draws from an iterator argument, by its graph; None where the graph doesn't tell (a loop, a condition)."""
+    """How many elements one call draws from an iterator argument, by its graph; None where the
+    graph doesn't tell (a loop, a condition)."""
     graph = _graph_of(call)
     if graph is None:
         return None
@@ -175,7 +189,7 @@ def _graph_of(call: Call) -> Any:
     """The function's graph for these arguments; it was traced for them already."""
     try:
         return call.function.get_concrete_function(*call.args, **call.kwargs).graph.as_graph_def()
-    except Exception:  # whatever a function of the user's raises here, it would only be told less of
+    except Exception:  # of a function of the user's: only less is known of it then
         return None
 
 

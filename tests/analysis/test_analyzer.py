@@ -18,8 +18,8 @@ from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
 from npu_overflow.errors import PathError, UsageError
-from npu_overflow.manifest import Manifest
-from npu_overflow.options import DEFAULT_DUMP_PATH
+from npu_overflow.training.manifest import Manifest
+from npu_overflow.training.options import DEFAULT_DUMP_PATH
 
 OTHER = np.array([[7.0, np.inf], [0.5, 4.0]], np.float16)
 

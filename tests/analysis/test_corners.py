@@ -16,7 +16,7 @@ from npu_overflow.dump.names import Entry, Place, parse_name
 from npu_overflow.dump.scan import find
 from npu_overflow.dump.writer import TensorSpec
 from npu_overflow.errors import DumpFormatError
-from npu_overflow.manifest import Manifest
+from npu_overflow.training.manifest import Manifest
 
 
 def opened_of(path: str) -> Opened:

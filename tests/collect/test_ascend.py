@@ -22,10 +22,10 @@ from npu_overflow.collect.base import Training
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.scan import find
 from npu_overflow.errors import CannotCollect
-from npu_overflow.loss_scale import Reading
-from npu_overflow.manifest import Manifest, read_manifests
-from npu_overflow.options import WatchOptions
-from npu_overflow.policy import Policy
+from npu_overflow.training.loss_scale import Reading
+from npu_overflow.training.manifest import Manifest, read_manifests
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.policy import Policy
 
 BIG = np.full((2, 2), 65504, np.float16)
 
@@ -54,7 +54,7 @@ class Run:
 
     def prepare(self) -> Run:
         self.collector.prepare(self.training)
-        self.policy.look(-1, 0, Reading(self.scale, 0, 0, 2000))
+        self.policy.check_scale(-1, 0, Reading(self.scale, 0, 0, 2000))
         return self
 
     def go(self, steps: int, overflow: Callable[[int], Optional[str]] = lambda step: None, flush: bool = True) -> Optional[int]:
@@ -75,7 +75,7 @@ class Run:
 
     def _look(self) -> bool:
         steps, self.looked = self.step - self.looked, self.step
-        look = self.policy.look(self.step - 1, steps, Reading(self.scale, self.counter, self.step, 2000))
+        look = self.policy.check_scale(self.step - 1, steps, Reading(self.scale, self.counter, self.step, 2000))
         self.collector.step_done(self.step - steps, steps, look.overflows, look.counted, look.pending)
         if look.trigger and not self.collector._collecting:
             self.collector.start(self.step)
@@ -337,7 +337,7 @@ def test_the_budget_holds_over_many_trainings_of_a_process(npu_device: Any, run:
 def test_dumps_before_the_trigger_are_taken_where_the_training_fails(run: Callable[..., Run]) -> None:
     training = run(window=10)
     training.go(30, only(3, 25, 27))
-    assert training.collector.rescue() is True
+    assert training.collector.salvage() is True
     training.collector.stop()
     assert training.collector.kept_steps == [25, 27]
     assert training.collector.remarks == [("ascend.before_trigger", {"count": 2})]
@@ -346,7 +346,7 @@ def test_dumps_before_the_trigger_are_taken_where_the_training_fails(run: Callab
 def test_without_dumps_there_is_nothing_to_take(run: Callable[..., Run]) -> None:
     training = run(window=10)
     training.go(30)
-    assert training.collector.rescue() is False
+    assert training.collector.salvage() is False
     training.collector.stop()
     assert training.collector.kept_folders is None
 
@@ -691,9 +691,9 @@ def test_sporadic_records_give_no_report_to_a_blind_optimizer(tmp_path: Path) ->
 
 SLOW = """
 import threading
-from npu_overflow import saved
-enough, analyzed = threading.Event(), saved.analyzed
-saved.analyzed = lambda *args: (enough.wait(60), analyzed(*args))[1]
+from npu_overflow.training import reports_io
+enough, analyzed = threading.Event(), reports_io.analyzed
+reports_io.analyzed = lambda *args: (enough.wait(60), analyzed(*args))[1]
 class Notes(tf.keras.callbacks.Callback):
     between, threads = 0, set()
     def on_train_batch_end(self, batch, logs=None):
@@ -709,9 +709,9 @@ print("BETWEEN", notes.between, sorted(Notes.threads), len(watch.reports))
 
 LATE = """
 import threading, time
-from npu_overflow import saved, session_report
-session_report.JOIN_SECONDS = 0.5
-saved.analyzed = lambda *args: threading.Event().wait(600)
+from npu_overflow.training import delivery, reports_io
+delivery.JOIN_SECONDS = 0.5
+reports_io.analyzed = lambda *args: threading.Event().wait(600)
 began = []
 class Ends(tf.keras.callbacks.Callback):
     def on_train_end(self, logs=None):
@@ -740,7 +740,7 @@ def test_an_analysis_that_hangs_is_given_up_at_the_end(tmp_path: Path, keep: int
 
 STATES = """
 import json, os
-from npu_overflow import manifest
+from npu_overflow.training import manifest
 renamed, replace = [], os.replace
 
 def noted(one, other):

@@ -24,7 +24,7 @@ def test_a_copy_is_a_fresh_watch_with_the_same_options(copied: Any) -> None:
         raise AssertionError
 
     watch = npu_overflow.OverflowWatch(patience=7, keep=2, verbose=0, dump_path="elsewhere", on_report=told)
-    watch._session.drops.append((1, 2.0, 1.0))
+    watch._session.run.machine.drops.append((1, 2.0, 1.0))
     other = copied(watch)
     assert type(other) is npu_overflow.OverflowWatch and other._session is not watch._session
     assert other._session.options == watch._session.options and other._session.options.on_report is told

@@ -79,7 +79,7 @@ def test_strategies_that_cant_be_replayed(name: str) -> None:
 def test_a_loop_without_any_loss_scale_optimizer_is_told_what_to_give(monkeypatch: Any, capsys: Any) -> None:
     import tensorflow as tf
 
-    from npu_overflow import loss_scale
+    from npu_overflow.training import loss_scale
 
     monkeypatch.setattr(loss_scale, "find_optimizers", lambda: [])  # other tests' may still be alive
 

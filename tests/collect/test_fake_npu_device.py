@@ -13,8 +13,8 @@ from fake_npu_device import adapter
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import read_record
 from npu_overflow.dump.scan import find
-from npu_overflow.loss_scale import Reading, reader_for
-from npu_overflow.policy import Policy
+from npu_overflow.training.loss_scale import Reading, reader_for
+from npu_overflow.training.policy import Policy
 
 pytestmark = pytest.mark.tensorflow("<2.7")
 
@@ -306,13 +306,13 @@ def test_one_step_overflowed_where_the_counter_is_zero_and_the_scale_did_not_gro
     npu_device.open().as_default()
     steps = Steps(npu_device, initial_scale=4.0, dynamic_growth_steps=3)
     policy = Policy(warmup=0, patience=1000)
-    policy.look(-1, 0, steps.reader.read())
+    policy.check_scale(-1, 0, steps.reader.read())
     planted = np.random.RandomState(mode).rand(60) < 0.4
     previous = 4.0
     for step, overflow in enumerate(planted):
         reading = steps.step(bool(overflow))
         assert bool(overflow) == (reading.counter == 0 and reading.scale <= previous)
-        assert policy.look(step, 1, reading).overflows == int(overflow)
+        assert policy.check_scale(step, 1, reading).overflows == int(overflow)
         previous = reading.scale
 
 

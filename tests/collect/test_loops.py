@@ -9,7 +9,7 @@ import training
 
 import npu_overflow
 from npu_overflow.collect.replay import tensorflow as private
-from npu_overflow.loss_scale import reader_for
+from npu_overflow.training.loss_scale import reader_for
 
 pytestmark = pytest.mark.tensorflow
 

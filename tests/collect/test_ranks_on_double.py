@@ -81,8 +81,8 @@ TOGETHER = """
 import os, sys, time
 sys.path.insert(0, {double!r})
 import npu_device, npu_overflow
-from npu_overflow import session_report
-session_report.LISTEN_SECONDS = {listen}
+from npu_overflow.training import delivery
+delivery.LISTEN_SECONDS = {listen}
 npu_overflow.npu_device_dump_config(npu_device, dump_path="shared")
 npu_device.open().as_default()
 import numpy as np, tensorflow as tf

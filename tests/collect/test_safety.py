@@ -100,10 +100,10 @@ def test_random_generators_go_on_as_if_nothing_had_been() -> None:
 def test_a_failure_of_the_watch_is_logged_once_and_turns_it_off(
     plain: Any, monkeypatch: Any, caplog: Any
 ) -> None:
-    from npu_overflow import saved
+    from npu_overflow.training import reports_io
 
     watch = npu_overflow.OverflowWatch(**SOON)
-    monkeypatch.setattr(saved, "analyzed", lambda *args: 1 / 0)
+    monkeypatch.setattr(reports_io, "analyzed", lambda *args: 1 / 0)
     with caplog.at_level(logging.ERROR, logger="npu_overflow"):
         watched = fit(watch)
     assert training.same(plain, watched)

@@ -14,7 +14,7 @@ import pytest
 import training
 
 import npu_overflow
-from npu_overflow import session, streams
+from npu_overflow.training import console, session
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -63,7 +63,7 @@ def test_a_failure_of_the_watch_is_not_raised_where_it_can_not_be_logged(monkeyp
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)
     monkeypatch.setattr(logging, "raiseExceptions", True)
-    monkeypatch.setattr(session.Session, "after_steps", session.harmless(lambda *args: 1 / 0))
+    monkeypatch.setattr(session.Session, "after_steps", session.never_raises(lambda *args: 1 / 0))
     keras = training.set_up()
     model = training.compiled(training.functional(keras), keras)
     watch = npu_overflow.OverflowWatch()
@@ -76,12 +76,12 @@ def test_a_failure_of_the_watch_is_not_raised_where_it_can_not_be_logged(monkeyp
 
 
 def test_an_error_that_is_not_of_the_stream_is_one(monkeypatch: Any) -> None:
-    with pytest.raises(ValueError), streams.forgiving("stderr"):
+    with pytest.raises(ValueError), console.ignore_closed_stream("stderr"):
         raise ValueError
     monkeypatch.setattr(sys, "stderr", None)
-    with streams.forgiving("stderr"):
+    with console.ignore_closed_stream("stderr"):
         raise ValueError
-    streams.say("lost")
+    console.say("lost")
 
 
 def test_on_a_terminal_a_line_begins_apart_from_a_progress_bar(monkeypatch: Any) -> None:
@@ -91,8 +91,8 @@ def test_on_a_terminal_a_line_begins_apart_from_a_progress_bar(monkeypatch: Any)
 
     for stream, lead in ((Terminal(), "\n"), (io.StringIO(), "")):
         monkeypatch.setattr(sys, "stderr", stream)
-        streams.say("line", apart=True)
-        streams.say("another")
+        console.say("line", apart=True)
+        console.say("another")
         assert stream.getvalue() == lead + "line\nanother\n"
 
 
@@ -126,7 +126,7 @@ def test_where_the_dump_path_can_not_be_written_a_temporary_folder_is_taken(monk
 
 @pytest.mark.parametrize("tell", [False, True], ids=["marked", "told"])
 def test_a_step_outside_of_a_training_says_what_to_do(tell: bool, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(session, "_said", set())
+    monkeypatch.setattr(console, "_said", set())
     watch = npu_overflow.OverflowWatch()
     for _ in range(3):
         with watch.step(loss_scale=8.0, finite=False) if tell else watch.step():

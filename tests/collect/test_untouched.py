@@ -19,7 +19,7 @@ import npu_overflow
 from npu_overflow.collect.replay import interpreter
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.blame import examine
-from npu_overflow.loss_scale import reader_for
+from npu_overflow.training.loss_scale import reader_for
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.usefixtures("own_folder")]
 
@@ -369,7 +369,7 @@ def test_an_exception_in_the_middle_of_an_interpretation_is_ours(
     assert any(
         "MemoryError" in remark.text and "injected" in remark.text for remark in report.remarks
     )
-    assert nothing_is_hooked() and npu_overflow.session.active() == []
+    assert nothing_is_hooked() and npu_overflow.training.session.active() == []
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
@@ -391,7 +391,7 @@ def test_an_interrupt_in_the_middle_of_an_interpretation_is_the_users(
     weights = weights_now()
     if run is in_fit:
         watch._session.end(failed=True)  # as at the end of the process
-    assert nothing_is_hooked() and npu_overflow.session.active() == []
+    assert nothing_is_hooked() and npu_overflow.training.session.active() == []
     run(None, eager, begun[-1] + 1, lambda batch: None)
     assert training.same(weights, weights_now())
 
@@ -448,7 +448,7 @@ def test_an_error_of_the_users_own_step_passes_and_leaves_no_hook(
     assert begun[-1] == hot
     if run is in_fit:
         watch._session.end(failed=True)
-    assert nothing_is_hooked() and npu_overflow.session.active() == []
+    assert nothing_is_hooked() and npu_overflow.training.session.active() == []
     reports = reports_of(watch)
     assert [training.named(report.first).split("/")[-2:] for report in reports[:1]] == [
         ["hot", "MatMul"]

@@ -86,7 +86,7 @@ def test_a_fixed_loss_scale(keras: Any, capsys: Any) -> None:
 
 
 def test_a_disk_that_refuses_the_manifest(keras: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from npu_overflow.manifest import Manifest
+    from npu_overflow.training.manifest import Manifest
 
     def refuse(manifest: Any, folder: str) -> str:
         raise OSError(28, "No space left on device")
@@ -117,7 +117,7 @@ def test_failures_are_logged_once_with_their_traceback(
 
     options = {}
     if broken == "policy":
-        monkeypatch.setattr("npu_overflow.policy.Policy._judged", fails)
+        monkeypatch.setattr("npu_overflow.training.policy.Policy._judged", fails)
     else:
         options["on_report"] = fails
     with caplog.at_level(logging.ERROR, "npu_overflow"):

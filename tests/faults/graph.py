@@ -45,8 +45,9 @@ def _look(
     from npu_overflow import analyze
     from npu_overflow.collect.base import Training
     from npu_overflow.collect.replay.collector import ReplayCollector
-    from npu_overflow.loss_scale import reader_for
-    from npu_overflow.options import WatchOptions
+    from npu_overflow.training.loss_scale import reader_for
+    from npu_overflow.training.options import WatchOptions
+    from npu_overflow.training.tracked import TrackedOptimizer
 
     call, model, optimizer = stepwise
     reader, drops = reader_for(optimizer), []
@@ -57,7 +58,9 @@ def _look(
         if then is not None and now is not None and now.scale < then.scale:
             drops.append((step, then.scale, now.scale))
     options = WatchOptions(**dict(kit.OPTIONS, dump_path=dump_path))
-    training = Training(options, dump_path, model, [reader], forced=not faulty or "at_steps" in case.options, fail=_raise)
+    tracked = [TrackedOptimizer.begun(reader, options, steps[-1])]
+    forced = not faulty or "at_steps" in case.options
+    training = Training(options, dump_path, model, tracked, forced=forced, fail=_raise)
     collector = ReplayCollector()
     collector.prepare(training)
     collector.start(steps[-1])
@@ -76,4 +79,4 @@ def _look(
 
 
 def _raise() -> None:
-    raise  # noqa: PLE0704  called where an exception is being handled
+    raise

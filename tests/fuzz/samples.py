@@ -11,7 +11,7 @@ from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump.names import dump_name, record_name
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec, write_dump, write_record
-from npu_overflow.manifest import Manifest
+from npu_overflow.training.manifest import Manifest
 
 CORPUS = Path(__file__).resolve().parent.parent / "data" / "corpus"
 

@@ -13,8 +13,8 @@ from npu_overflow.dump.names import parse_name, sort_names, time_of_record
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.dump.record import make_record, parse_record, read_record
 from npu_overflow.dump.scan import find, name_of
-from npu_overflow.manifest import read_manifests
 from npu_overflow.report.model import Report
+from npu_overflow.training.manifest import read_manifests
 
 from . import readers, samples, structure
 from .bounds import WRITES, bounded, require

@@ -127,7 +127,7 @@ def test_wrong_steps_are_told_before_they_are_spread_out(script: Any, steps: str
 def test_every_option_of_the_watch_has_a_flag() -> None:
     import dataclasses
 
-    from npu_overflow.options import WatchOptions
+    from npu_overflow.training.options import WatchOptions
 
     text = launching.run(["--help"]).stdout
     wanted = {item.name for item in dataclasses.fields(WatchOptions)} - {"on_report", "optimizer"}
@@ -183,7 +183,7 @@ def test_nothing_of_the_supervisor_is_seen_by_the_script(script: Any) -> None:
 
 
 def test_a_script_that_uses_the_restart_status_for_itself_is_not_restarted(script: Any) -> None:
-    from npu_overflow import restart
+    from npu_overflow.training import restart
 
     path = script("import sys\nprint('once')\nsys.exit(%d)\n" % restart.EXIT_STATUS)
     got = launching.run(["--restart", path])

@@ -188,7 +188,7 @@ def trained(seed: int, optimizer: Any = None) -> Any:
 
 
 def state(made: Any) -> List[Any]:
-    from npu_overflow.loss_scale import reader_for
+    from npu_overflow.training.loss_scale import reader_for
 
     scaling = reader_for(made.optimizer).state_variables()
     return [item.numpy() for item in [*made.variables, *made.optimizer.variables(), *scaling]]

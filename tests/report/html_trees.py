@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "analysis"))
 from dump_trees import RUN, TIME, Step
 
 from npu_overflow.dump.writer import TensorSpec, write_dump
-from npu_overflow.manifest import Manifest
+from npu_overflow.training.manifest import Manifest
 
 HOSTILE: List[str] = [
     "<script>document.title='owned'</script>",

@@ -68,7 +68,7 @@ class AscendCollector(Collector):
 
     name = "ascend"
     in_background = True
-    lasts = True
+    survives_close = True
 
     def __init__(self) -> None:
         self.kept_folders: Optional[List[str]] = None
@@ -141,13 +141,13 @@ class AscendCollector(Collector):
             self._looks.append(_Look(first_step, last, int(time.time() * 1e6), overflows))
         self._pending = set(pending)
 
-    def freeze(self) -> None:
+    def seal(self) -> None:
         """Later steps don't belong to this collection any more."""
         with self._lock:
             self._until = self._looks[-1].last if self._looks else None
 
     @_locked
-    def signs(self, first_step: int, steps: int) -> List[int]:
+    def overflow_signs(self, first_step: int, steps: int) -> List[int]:
         """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now."""
         if self._files is None:
             return []
@@ -185,7 +185,7 @@ class AscendCollector(Collector):
         self._tidy()
         return sum(1 for unit in self._chosen() if unit.records)
 
-    def rescue(self) -> bool:
+    def salvage(self) -> bool:
         """The device has dumped every overflow, also those that were not frequent yet."""
         if self._files is None or self._collecting:
             return False

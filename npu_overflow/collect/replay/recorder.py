@@ -11,9 +11,9 @@ import threading
 from types import CodeType, FrameType
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple, Union
 
-from npu_overflow import streams
 from npu_overflow.collect.replay import program as programs
 from npu_overflow.collect.replay import tensorflow as private
+from npu_overflow.training import console
 
 __all__ = ["Entry", "Record", "Recorder", "Values"]
 
@@ -251,7 +251,7 @@ class Recorder:
             self._give_up()
 
     def _give_up(self) -> None:
-        streams.log_failure("recording a step failed; the training is not affected")
+        console.log_failure("recording a step failed; the training is not affected")
         self._on, self.gave_up = False, True
 
     def _add(self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType) -> None:

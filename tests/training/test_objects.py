@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from npu_overflow import living
+from npu_overflow.training import objects
 
 
 class Kind:
@@ -41,18 +41,18 @@ class Proxy:
 
 def test_objects_of_the_classes_and_of_no_other() -> None:
     mine, other, proxy = Kind(), Derived(), Proxy()
-    assert [item for item in living.instances([Kind]) if item is mine or item is other] == [mine]
-    both = living.instances(living.derived([Kind]))
+    assert [item for item in objects.objects_of_type([Kind]) if item is mine or item is other] == [mine]
+    both = objects.objects_of_type(objects.subclasses_of([Kind]))
     assert sum(item is mine for item in both) == 1 and sum(item is other for item in both) == 1
-    assert any(item is proxy for item in living.instances([Proxy]))
-    assert living.instances([]) == []
+    assert any(item is proxy for item in objects.objects_of_type([Proxy]))
+    assert objects.objects_of_type([]) == []
 
 
 def test_classes_with_a_comparison_of_their_own_are_found_by_identity() -> None:
     mine = Unhashable()
-    kinds = living.derived([Kind])
+    kinds = objects.subclasses_of([Kind])
     assert sum(kind is Unhashable for kind in kinds) == 1
-    assert [item for item in living.instances([Unhashable])] == [mine]
+    assert [item for item in objects.objects_of_type([Unhashable])] == [mine]
 
 
 def test_nothing_is_kept_alive_and_collection_is_as_before() -> None:
@@ -64,20 +64,20 @@ def test_nothing_is_kept_alive_and_collection_is_as_before() -> None:
     gc.collect()
     gc.disable()  # a circle of references would keep it
     try:
-        assert living.instances([Own]) == [mine]
+        assert objects.objects_of_type([Own]) == [mine]
         assert not gc.isenabled()
         del mine
         assert gone() is None
     finally:
         gc.enable()
-    living.instances([Own])
+    objects.objects_of_type([Own])
     assert gc.isenabled()
 
 
 #: with references held for longer than one call, one or two rounds of ``fill`` end both threads
 FILLING = """
 import sys, threading, time
-from npu_overflow import living
+from npu_overflow.training import objects
 
 class Kind:
     pass
@@ -99,7 +99,7 @@ for thread in threads:
     thread.start()
 end = time.monotonic() + 1
 while time.monotonic() < end and not errors:
-    assert living.instances([Kind]) == []
+    assert objects.objects_of_type([Kind]) == []
     calls += 1
 stop.set()
 for thread in threads:
@@ -122,4 +122,4 @@ def test_tuples_that_other_threads_are_filling_stay_theirs(way: str) -> None:
 
 def test_nobody_else_asks_the_garbage_collector_for_objects(package_folder: Path) -> None:
     asking = [path.name for path in sorted(package_folder.rglob("*.py")) if re.search(r"\bget_(objects|referrers|referents)\b", path.read_text("utf-8"))]
-    assert asking == ["living.py"]
+    assert asking == ["objects.py"]

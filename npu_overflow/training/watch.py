@@ -1,7 +1,9 @@
-"""Two thin doors to a Session: ``OverflowWatch`` for Keras ``fit``, ``overflow_dump`` for everything else.
+"""Two thin doors to a Session: ``OverflowWatch`` for Keras ``fit``, ``overflow_dump`` for
+everything else.
 
-``OverflowWatch`` has a callback's methods and no callback's base class: so it works with keras, tf.keras and tf_keras alike, and making one
-touches no TensorFlow (on an NPU nothing of TensorFlow may exist before the device opens).
+``OverflowWatch`` has a callback's methods and no callback's base class: so it works with keras,
+tf.keras and tf_keras alike, and making one touches no TensorFlow (on an NPU nothing of TensorFlow
+may exist before the device opens).
 """
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 
 from npu_overflow.collect.replay import tensorflow as private
-from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Report
 from npu_overflow.report.tensorboard import folder_beside
-from npu_overflow.session import Session
+from npu_overflow.training.options import WatchOptions
+from npu_overflow.training.session import Session
 
 __all__ = ["OverflowWatch", "overflow_dump"]
 
 
 class OverflowWatch:
-    """A Keras callback that watches the loss scale and, after repeated overflows, reports the operator that overflows first.
+    """A Keras callback that watches the loss scale and, after repeated overflows, reports the
+    operator that overflows first.
 
     Example:
         ``model.fit(data, callbacks=[npu_overflow.OverflowWatch()])``
@@ -34,7 +37,7 @@ class OverflowWatch:
     """
 
     # what Keras asks of its callbacks
-    _supports_tf_logs = True  # tf.keras 2.x: logs may stay tensors, so a step does not wait for them
+    _supports_tf_logs = True  # tf.keras 2.x: logs may stay tensors: a step does not wait for them
     _chief_worker_only = None
     _keras_api_names = ()
     async_safe = False
@@ -48,61 +51,67 @@ class OverflowWatch:
         self.params: Dict[str, Any] = {}
         self._lasting = False  # several calls of ``fit`` with one model are one training
         self._begun: Optional[int] = None
-        self._fresh = False  # a training has begun and no step of it yet: a watch that is given twice begins once
+        # a training has begun and no step of it yet: a watch that is given twice begins once
+        self._fresh = False
 
     def __copy__(self) -> OverflowWatch:
         """A watch of its own with the same options: a training's state belongs to one watch."""
         return self._anew(dict)
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> OverflowWatch:
-        """So, too: tuners copy callbacks for each trial. Optimizers and functions among the options stay the same objects."""
+        """So, too: tuners copy callbacks for each trial. Optimizers and functions among the options
+        stay the same objects."""
         return self._anew(lambda more: copy.deepcopy(more, memo))
 
     def _anew(self, copied: Callable[[Dict[str, Any]], Dict[str, Any]]) -> OverflowWatch:
         """A fresh watch; ``copied`` copies what a class of the user's adds."""
         fresh = type(self).__new__(type(self))
         fresh._start(Session(self._session.options))
-        vars(fresh).update(copied({name: value for name, value in vars(self).items() if name not in vars(fresh)}))
+        known, own = vars(fresh), vars(self)
+        known.update(copied({name: own[name] for name in own if name not in known}))
         return fresh
 
-    # --- what people read -------------------------------------------------------------------------------------------------------
+    # --- what people read
 
     @property
     def state(self) -> str:
         """"watching", "collecting", "reported" (until the next trigger is allowed) or "off"."""
-        return self._session.state
+        return self._session.run.machine.state
 
     @property
     def drops(self) -> List[Tuple[int, float, float]]:
         """Falls of the loss scale: (training step, before, after)."""
-        return self._session.drops
+        return self._session.run.machine.drops
 
     @property
     def reports(self) -> List[Report]:
         """Reports of this training, oldest first."""
-        return self._session.reports
+        return self._session.run.delivery.reports
 
     @property
     def stop_requested(self) -> bool:
         """True once a report was made and ``on_overflow`` is "stop"."""
-        return self._session.stop_requested
+        return self._session.run.delivery.stop_requested
 
-    def step(self, loss_scale: Optional[float] = None, finite: Optional[bool] = None) -> contextlib.AbstractContextManager[None]:
-        """Mark one training step of a loop that nothing else reveals.
+    def step(
+        self, loss_scale: Optional[float] = None, finite: Optional[bool] = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Mark one training step of a loop that calls no tf.function and no Keras optimizer.
 
-        ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…, finite=…)`` after a step tells how it went:
-        inside ``overflow_dump`` what TensorFlow executed since the step before is collected, in ``fit`` it is only watched.
+        ``with watch.step():`` around a step makes it collectable. ``watch.step(loss_scale=…,
+        finite=…)`` after a step tells how it went: inside ``overflow_dump`` what TensorFlow
+        executed since the step before is collected, in ``fit`` it is only watched.
 
         Args:
             loss_scale: the loss scale after the step.
             finite: whether the step's gradients were finite.
         """
         if loss_scale is None and finite is None:
-            return self._session.marked_step()
-        self._session.told_step(loss_scale, finite)
+            return self._session.steps.marked_step()
+        self._session.steps.told_step(loss_scale, finite)
         return contextlib.nullcontext()
 
-    # --- Keras hooks ------------------------------------------------------------------------------------------------------------
+    # --- Keras hooks
 
     def set_params(self, params: Dict[str, Any]) -> None:
         """Keras hands over the parameters of ``fit``."""
@@ -126,7 +135,7 @@ class OverflowWatch:
         if self._begun == batch:
             return
         self._begun, self._fresh = batch, False
-        self._session.before_fit_call(self.model, private.steps_per_execution(self.model))
+        self._session.steps.before_fit_call(self.model, private.steps_per_execution(self.model))
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """A training call ended at step ``batch`` of the epoch."""
@@ -134,7 +143,7 @@ class OverflowWatch:
             return
         steps, self._begun = batch - self._begun + 1, None
         self._session.after_steps(max(1, steps), self._loss_is_finite(logs))
-        if self._session.stop_requested:
+        if self.stop_requested:
             self.model.stop_training = True
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -150,7 +159,8 @@ class OverflowWatch:
             self._session.end()
 
     def _loss_is_finite(self, logs: Any) -> Optional[bool]:
-        """Whether the loss is finite, asked only where nothing else tells (asking waits for the step)."""
+        """Whether the loss is finite, asked only where nothing else tells (asking waits for the
+        step)."""
         if not self._session.needs_loss or not isinstance(logs, dict) or "loss" not in logs:
             return None
         try:
@@ -161,8 +171,10 @@ class OverflowWatch:
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """Hooks of Keras that are of no interest here."""
 
-    on_batch_begin = on_batch_end = on_epoch_end = on_test_begin = on_test_end = on_predict_begin = on_predict_end = _nothing
-    on_test_batch_begin = on_test_batch_end = on_predict_batch_begin = on_predict_batch_end = _nothing
+    on_batch_begin = on_batch_end = on_epoch_end = _nothing
+    on_test_begin = on_test_end = on_test_batch_begin = on_test_batch_end = _nothing
+    on_predict_begin = on_predict_end = _nothing
+    on_predict_batch_begin = on_predict_batch_end = _nothing
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -177,7 +189,8 @@ class OverflowWatch:
 class overflow_dump:
     """Watches a training loop of any kind: ``with npu_overflow.overflow_dump(): train()``.
 
-    Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too. Yields the watch.
+    Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too.
+    Yields the watch.
 
     Args:
         options: as for ``OverflowWatch``.
@@ -185,16 +198,19 @@ class overflow_dump:
 
     def __init__(self, **options: Any) -> None:
         self._watch = OverflowWatch(**options)
-        self._undo: List[Callable[[], None]] = []
 
     def __enter__(self) -> OverflowWatch:
         session = self._watch._session
         session.begin(None)
-        session.surround(self._undo)
+        session.watch_loop()
         return self._watch
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
-        while self._undo:
-            self._undo.pop()()
-        self._watch._session.end(failed=kind is not None and not issubclass(kind, SystemExit))
-
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        session = self._watch._session
+        session.steps.remove()
+        session.end(failed=kind is not None and not issubclass(kind, SystemExit))

@@ -1,10 +1,12 @@
-"""Sporadic or frequent: from looks at the loss scale to "wait" or "collect". Pure: no TensorFlow, no clock, no files.
+"""Sporadic or frequent: from readings of the loss scale to "wait" or "collect". Pure: no
+TensorFlow, no clock, no files.
 
-Overflow of single steps is normal with dynamic loss scaling. The scale doubles after a number of good steps, overflows once, halves
-again: such a *probe* is healthy however often it happens. What counts is a scale that falls below a value at which it was fine.
+Overflow of single steps is normal with dynamic loss scaling. The scale doubles after a number of
+good steps, overflows once, halves again: such a *probe* is healthy however often it happens. What
+counts is a scale that falls below a value at which it was fine.
 
 Words used here:
-    look      one reading of the scale; it covers the steps since the look before
+    look      one check of the scale; it covers the steps since the check before
     counted   an overflow that is no probe and lies outside calibration
     safe      the scale before its last growth: a halving that ends at or above it is a probe
     calibration   the beginning of a run whose first scale may be far too high
@@ -16,19 +18,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Deque, List, Optional, Sequence, Tuple
 
-from npu_overflow.loss_scale import Reading
+from npu_overflow.training.loss_scale import Reading
 
-__all__ = ["Look", "Policy"]
+__all__ = ["Observation", "Policy"]
 
 _MAX_FLOAT32 = 3.4028234663852886e38
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look says.
+class Observation:
+    """What one check of the scale says.
 
     Args:
-        overflows: overflowing steps since the look before, probes included ("at least", where a look covers several steps).
+        overflows: overflowing steps since the look before, probes included ("at least", where a
+            look covers several steps).
         counted: those that count towards the trigger.
         probes: those that were probes of dynamic loss scaling.
         trigger: overflow is frequent: collect. Stays False for ``window`` steps after a report.
@@ -54,10 +57,12 @@ class Policy:
         window: training steps.
         warmup: steps in which calibration is forgiven at least; 0 turns calibration off.
         min_scale: one counted overflow that leaves the scale at or below it triggers at once.
-        counts_skipped_steps: the optimizer's ``iterations`` advances on skipped steps (tf.keras 2.x), so it tells the number of steps.
+        counts_skipped_steps: the optimizer's ``iterations`` advances on skipped steps (tf.keras
+            2.x), so it tells the number of steps.
         floor: the scale never falls below it, or None.
         dynamic: the scale moves by itself.
-        guarded: a non-finite gradient makes the optimizer skip the step. Without, the first non-finite value triggers.
+        guarded: a non-finite gradient makes the optimizer skip the step. Without, the first
+            non-finite value triggers.
     """
 
     def __init__(
@@ -72,11 +77,14 @@ class Policy:
         dynamic: bool = True,
         guarded: bool = True,
     ) -> None:
-        self.patience, self.window, self.warmup, self.min_scale = patience, window, warmup, min_scale
-        self.counts_skipped_steps, self.floor, self.dynamic, self.guarded = counts_skipped_steps, floor, dynamic, guarded
+        self.patience, self.window, self.warmup = patience, window, warmup
+        self.min_scale, self.floor = min_scale, floor
+        self.counts_skipped_steps = counts_skipped_steps
+        self.dynamic, self.guarded = dynamic, guarded
         self.steps = 0
         self.overflowing_steps = 0
-        self.at_least = False  #: a look covered several steps and its overflows could not be told apart
+        #: a check covered several steps and its overflows could not be told apart
+        self.at_least = False
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
@@ -94,17 +102,20 @@ class Policy:
 
     @property
     def settled_at(self) -> Optional[float]:
-        """Where the scale stood after calibration, if every overflow was a part of it and it is over; else None."""
+        """Where the scale stood after calibration, if every overflow was a part of it and it is
+        over; else None."""
         only = self._forgiven == self.overflowing_steps > 0
         return self._settled_at if only and self.guarded and not self._calibrating else None
 
     def lost(self, steps: int) -> None:
-        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights, and they were lost."""
+        """So many of the steps seen overflowed, as it turned out later: nothing guards the weights,
+        and they were lost."""
         self.overflowing_steps = min(self.steps, self.overflowing_steps + steps)
 
     @property
     def rate(self) -> float:
-        """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0 before the first."""
+        """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0
+        before the first."""
         return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0
 
     @property
@@ -121,24 +132,35 @@ class Policy:
         return self._quiet_until is not None and step < self._quiet_until
 
     def reported(self, step: int) -> None:
-        """A report was made at training step ``step``: the next trigger comes ``window`` steps later at the earliest."""
+        """A report was made at training step ``step``: the next trigger comes ``window`` steps
+        later at the earliest."""
         self._quiet_until = step + self.window
 
-    def look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool] = None, told: Sequence[int] = ()) -> Look:
+    def check_scale(
+        self,
+        step: int,
+        n: int,
+        reading: Optional[Reading],
+        finite: Optional[bool] = None,
+        told: Sequence[int] = (),
+    ) -> Observation:
         """Judge the steps since the look before.
 
         Args:
-            step: the last training step that the look covers, counted from 0 (the one that just ended). The first look only says where
-                the scale stands: make it before the first step, with ``n=0`` and any ``step``.
+            step: the last training step that the look covers, counted from 0 (the one that just
+                ended). The first look only says where the scale stands: make it before the first
+                step, with ``n=0`` and any ``step``.
             n: training steps (batches) since the look before.
             reading: the optimizer's state now, or None where there is none to read.
-            finite: what the caller knows of the last step by itself (loss and weights finite), or None. Decides where ``n`` is 1 or where
-                nothing guards the training.
-            told: training steps since the look before that are known from elsewhere to have overflowed (records on disk). They count, whatever the
-                scale does: it is asked where the optimizer sees no overflow.
+            finite: what the caller knows of the last step by itself (loss and weights finite), or
+                None. Decides where ``n`` is 1 or where nothing guards the training.
+            told: training steps since the look before that are known from elsewhere to have
+                overflowed (records on disk). They count, whatever the scale does: it is asked where
+                the optimizer sees no overflow.
 
         Returns:
-            a Look. Where the look covers several steps its counts are "at least" and never more than really happened.
+            an Observation. Where the look covers several steps its counts are "at least" and never
+            more than really happened.
         """
         previous, self._previous = self._previous, reading
         if told:
@@ -147,7 +169,7 @@ class Policy:
             return self._first_look(step, n, reading, finite)
         steps = self._optimizer_steps(n, previous, reading)
         if steps <= 0 and finite is None:
-            return Look(pending=self._pending(step))
+            return Observation(pending=self._pending(step))
         steps = max(steps, 1)
         drop = (step, previous.scale, reading.scale) if reading.scale < previous.scale else None
         known = self._last_step(steps, reading, finite)
@@ -157,37 +179,45 @@ class Policy:
             overflows, probes = self._by_sign(known, previous, reading)
         if reading.scale > previous.scale:
             self._safe = max(previous.scale, reading.scale / 2)
-        return self._judged(step, steps, overflows, probes, reading, drop, first=step - max(n, 1) + 1)
+        first = step - max(n, 1) + 1
+        return self._judged(step, steps, overflows, probes, reading, drop, first)
 
-    def _told(self, step: int, n: int, told: Sequence[int]) -> Look:
-        """Overflow that somebody else saw. The scale does not react to it, so there is neither calibration nor probing nor a floor."""
+    def _told(self, step: int, n: int, told: Sequence[int]) -> Observation:
+        """Overflow that somebody else saw. The scale does not react to it, so there is neither
+        calibration nor probing nor a floor."""
         self._counted.extend(sorted(told))
         self.steps += max(n, 1)
         self.overflowing_steps += len(told)
         pending = self._pending(step)
         frequent = len(pending) >= self.patience or not self.guarded
-        return Look(len(told), len(told), 0, frequent and not self.is_quiet(step), None, pending, max(n, 1))
+        trigger = frequent and not self.is_quiet(step)
+        return Observation(len(told), len(told), 0, trigger, None, pending, max(n, 1))
 
-    def _first_look(self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]) -> Look:
-        """Nothing to compare with: only what the caller knows counts, and nothing is known to have been clean."""
+    def _first_look(
+        self, step: int, n: int, reading: Optional[Reading], finite: Optional[bool]
+    ) -> Observation:
+        """Nothing to compare with: only what the caller knows counts, and nothing is known to have
+        been clean."""
         if reading is not None and self._first_iterations is None:
             self._first_iterations = reading.iterations
         if finite is None:
             self.steps += n
-            return Look(pending=self._pending(step), steps=n)
+            return Observation(pending=self._pending(step), steps=n)
         return self._judged(step, max(n, 1), 0 if finite else 1, 0, reading, None)
 
     def _optimizer_steps(self, n: int, previous: Reading, reading: Reading) -> int:
-        if self.counts_skipped_steps and previous.iterations is not None and reading.iterations is not None:
-            return reading.iterations - previous.iterations  # below 0: a checkpoint was loaded, nothing to compare
+        before, now = previous.iterations, reading.iterations
+        if self.counts_skipped_steps and before is not None and now is not None:
+            return now - before  # below 0: a checkpoint was loaded, nothing to compare
         return n
 
     def _last_step(self, steps: int, reading: Reading, finite: Optional[bool]) -> Optional[bool]:
-        """Whether the last step was finite, where that decides: it stands for the whole look then."""
+        """Whether the last step was finite, where that decides: it stands for the whole look
+        then."""
         if finite is not None and (steps == 1 or not self.guarded):
             return finite
         sign = reading.last_step_finite
-        if sign is None or reading.iterations is None or reading.iterations == self._first_iterations:
+        if sign is None or reading.iterations in (None, self._first_iterations):
             return None  # the variable starts as False and says nothing before the first step
         return sign if steps == 1 or not self.dynamic else None
 
@@ -198,7 +228,8 @@ class Policy:
         return 1, 1 if probe else 0
 
     def _by_scale(self, steps: int, previous: Reading, reading: Reading) -> Tuple[int, int]:
-        """(overflows, probes among them) by scale and counter; see the rules in the module's description."""
+        """(overflows, probes among them) by scale and counter; see the rules in the module's
+        description."""
         before, now = previous.scale, reading.scale
         if not self.dynamic:
             return 0, 0
@@ -211,29 +242,29 @@ class Policy:
         reached = previous.counter + steps if self.counts_skipped_steps else previous.counter
         if reading.counter >= reached:
             return 0, 0
-        return self._counter_fell(steps, previous, reading)
+        return self._counter_fell(steps, previous.counter, reading)
 
     def _halvings(self, steps: int, before: float, now: float) -> Tuple[int, int]:
         ratio = math.log2(before / now) if now > 0 and math.isfinite(before) else 1.0
         count = max(1, round(ratio))
         if self.counts_skipped_steps:
             count = min(count, steps)  # a scale set by hand is no row of overflows
-        if count < steps and now <= (self.floor or 0.0):  # where it can't fall further, more may have overflowed
-            self.at_least = True
+        if count < steps and now <= (self.floor or 0.0):
+            self.at_least = True  # it can't fall further: more may have overflowed
         ends = [before / 2.0**i for i in range(1, count)] + [now]
         return count, sum(1 for end in ends if end >= self._safe)
 
-    def _counter_fell(self, steps: int, previous: Reading, reading: Reading) -> Tuple[int, int]:
-        """The scale is what it was and the counter began anew: a scale at its floor, or a growth and a fall within the look."""
-        assert previous.counter is not None
+    def _counter_fell(self, steps: int, before: int, reading: Reading) -> Tuple[int, int]:
+        """The scale is what it was and the counter began anew: a scale at its floor, or a growth
+        and a fall within the look."""
         growth = reading.growth_steps or 0
         self.at_least = self.at_least or steps > 1
         # growing takes the steps up to `growth`, falling at least one more
-        if growth and steps > 1 and previous.counter + steps > growth:
+        if growth and steps > 1 and before + steps > growth:
             if self.floor is None or reading.scale > self.floor:
                 self._safe = min(self._safe, reading.scale)
             return 1, 1
-        if growth and previous.counter + steps >= growth and reading.scale * 2 > _MAX_FLOAT32:
+        if growth and before + steps >= growth and reading.scale * 2 > _MAX_FLOAT32:
             return 0, 0  # the growth would have made it infinite, so it was not done
         return 1, 0
 
@@ -246,9 +277,10 @@ class Policy:
         reading: Optional[Reading],
         drop: Optional[Tuple[int, float, float]],
         first: Optional[int] = None,
-    ) -> Look:
+    ) -> Observation:
         at_floor = reading is not None and reading.scale <= self.min_scale
-        stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)  # an infinite scale never falls
+        # an infinite scale never falls
+        stuck = reading is not None and self.dynamic and not math.isfinite(reading.scale)
         was_calibrating = self._calibrating
         counted = self._outside_calibration(steps, overflows, probes)
         if overflows > probes and at_floor:
@@ -262,16 +294,19 @@ class Policy:
         self.steps += steps
         self.overflowing_steps += overflows
         pending = self._pending(step)
-        frequent = stuck or (counted > 0 and (len(pending) >= self.patience or at_floor or not self.guarded))
-        return Look(overflows, counted, probes, frequent and not self.is_quiet(step), drop, pending, steps)
+        enough = len(pending) >= self.patience or at_floor or not self.guarded
+        trigger = (stuck or (counted > 0 and enough)) and not self.is_quiet(step)
+        return Observation(overflows, counted, probes, trigger, drop, pending, steps)
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
-        """Overflows that count. Where the look covers several steps, its overflows are taken to be its first ones."""
+        """Overflows that count. Where the look covers several steps, its overflows are taken to be
+        its first ones."""
         if not self.guarded:
             return overflows
         forgiven = 0
         if self._calibrating:
-            forgiven = overflows if not self._clean_seen else min(overflows, max(0, self.warmup - self.steps))
+            left = max(0, self.warmup - self.steps) if self._clean_seen else overflows
+            forgiven = min(overflows, left)
             self._clean_seen = self._clean_seen or overflows < steps
             self._calibrating = not (self._clean_seen and self.steps + steps >= self.warmup)
         return max(0, overflows - max(probes, forgiven))

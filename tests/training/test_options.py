@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from npu_overflow.errors import UsageError
-from npu_overflow.options import WatchOptions
+from npu_overflow.training.options import WatchOptions
 
 
 class Adam:

@@ -1,20 +1,18 @@
-"""Reports of a running training: analyzed in the process and saved beside the manifest, aside first and then renamed."""
+"""Reports of a running training: analyzed in the process and saved beside the manifest, aside first
+and then renamed."""
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
-import sys
-from typing import Any, Dict, Optional
+from typing import Optional
 
 from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
-from npu_overflow.manifest import Manifest, plain
-from npu_overflow.options import WatchOptions
 from npu_overflow.report.model import Remark, Report
+from npu_overflow.training.manifest import Manifest
 from npu_overflow.version import __version__
 
-__all__ = ["analyzed", "empty", "files_shown", "plain_options", "save", "shown", "versions"]
+__all__ = ["analyzed", "empty", "files_shown", "save", "shown"]
 
 
 def analyzed(folder: str, manifest: Manifest) -> Report:
@@ -25,7 +23,8 @@ def analyzed(folder: str, manifest: Manifest) -> Report:
 
 
 def empty(folder: str, manifest: Manifest) -> Report:
-    """The report of a collection that wrote nothing: why, and what the watch saw of the loss scale."""
+    """The report of a collection that wrote nothing: why, and what the watch saw of the loss
+    scale."""
     from npu_overflow.analysis import runfacts
 
     return Report(
@@ -34,17 +33,22 @@ def empty(folder: str, manifest: Manifest) -> Report:
         mode=manifest.mode,
         rank=manifest.rank,
         world_size=manifest.world_size,
-        remarks=tuple(Remark(messages.say(code, "en", **values), code, dict(values)) for code, values in manifest.remarks),
+        remarks=tuple(
+            Remark(messages.say(code, "en", **values), code, dict(values))
+            for code, values in manifest.remarks
+        ),
         loss_scale=runfacts.loss_scale_of([manifest]),
         reason=manifest.reason,
     )
 
 
 def save(report: Report, folder: str, manifest: Manifest, language: str) -> str:
-    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path of the text.
+    """Write ``report.json``, ``report.html`` and ``report.txt`` into ``folder``; returns the path
+    of the text.
 
     Raises:
-        CannotWrite: the disk refuses. Those that were written before are whole, and the manifest names only them.
+        CannotWrite: the disk refuses. Those that were written before are whole, and the manifest
+            names only them.
     """
     import io
 
@@ -69,7 +73,8 @@ def _page(report: Report, language: str) -> Optional[str]:
     try:
         return html.render(report, language)
     except Exception as error:
-        logging.getLogger("npu_overflow").warning("report.html was not written: %s: %s", type(error).__name__, error)
+        log = logging.getLogger("npu_overflow")
+        log.warning("report.html was not written: %s: %s", type(error).__name__, error)
         return None
 
 
@@ -80,27 +85,11 @@ def shown(path: str) -> str:
 
 
 def files_shown(path: str) -> str:
-    """What ``save`` wrote, for people: the folder, and the report's name in each form that is there."""
+    """What ``save`` wrote, for people: the folder, and the report's name in each form that is
+    there."""
     stem = os.path.splitext(path)[0]
     forms = [form for form in (".html", ".json", ".txt") if os.path.exists(stem + form)]
-    return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), os.path.basename(stem) + ", ".join(forms)) if forms else path
-
-
-def versions() -> Dict[str, str]:
-    """Versions of what is loaded in this process."""
-    found = {"npu_overflow": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("tensorflow", "keras", "tf_keras", "npu_device", "numpy"):
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if isinstance(version, str):
-            found[name] = version
-    return found
-
-
-def plain_options(options: WatchOptions) -> Dict[str, Any]:
-    """The options as a manifest can hold them."""
-    values = {item.name: getattr(options, item.name) for item in dataclasses.fields(options)}
-    for name in ("on_report", "optimizer", "collector"):
-        if values[name] is not None and not isinstance(values[name], str):
-            values[name] = type(values[name]).__name__
-    made: Dict[str, Any] = plain(values)
-    return made
+    if not forms:
+        return path
+    names = os.path.basename(stem) + ", ".join(forms)
+    return "%s (%s)" % (os.path.join(os.path.dirname(path), ""), names)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from npu_overflow import saved
 from npu_overflow.errors import CannotWrite
-from npu_overflow.manifest import Manifest
 from npu_overflow.report import html
 from npu_overflow.report.model import Operator, Report
+from npu_overflow.training import reports_io
+from npu_overflow.training.manifest import Manifest
 
 CULPRIT = Operator(op_type="Mul", op_name="net/mul", core="AIV", verdict="computed_here", inputs=(), outputs=())
 REPORT = Report(path="x", version="0", first_index=0, operators=(CULPRIT,))
@@ -20,7 +20,7 @@ REPORT = Report(path="x", version="0", first_index=0, operators=(CULPRIT,))
 @pytest.mark.parametrize(("world_size", "end"), [(1, ""), (8, "-3")])
 def test_three_files(tmp_path: Path, world_size: int, end: str) -> None:
     manifest = Manifest(rank=3, world_size=world_size)
-    path = saved.save(REPORT, str(tmp_path), manifest, "en")
+    path = reports_io.save(REPORT, str(tmp_path), manifest, "en")
     names = ["report%s.%s" % (end, kind) for kind in ("html", "json", "txt")]
     assert sorted(os.listdir(str(tmp_path))) == names == sorted(manifest.reports)
     assert path == str(tmp_path / ("report%s.txt" % end))
@@ -30,10 +30,10 @@ def test_three_files(tmp_path: Path, world_size: int, end: str) -> None:
 
 @pytest.mark.parametrize(("world_size", "end"), [(1, ""), (8, "-3")])
 def test_all_three_are_named_to_the_user(tmp_path: Path, world_size: int, end: str) -> None:
-    path = saved.save(REPORT, str(tmp_path), Manifest(rank=3, world_size=world_size), "en")
-    assert saved.files_shown(path) == "%s%s (report%s.html, .json, .txt)" % (tmp_path, os.sep, end)
+    path = reports_io.save(REPORT, str(tmp_path), Manifest(rank=3, world_size=world_size), "en")
+    assert reports_io.files_shown(path) == "%s%s (report%s.html, .json, .txt)" % (tmp_path, os.sep, end)
     (tmp_path / ("report%s.html" % end)).unlink()
-    assert saved.files_shown(path) == "%s%s (report%s.json, .txt)" % (tmp_path, os.sep, end)
+    assert reports_io.files_shown(path) == "%s%s (report%s.json, .txt)" % (tmp_path, os.sep, end)
 
 
 def test_without_the_page_the_others_are_still_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +41,7 @@ def test_without_the_page_the_others_are_still_saved(tmp_path: Path, monkeypatch
         raise ZeroDivisionError("x")
 
     monkeypatch.setattr(html, "render", broken)
-    assert saved.save(REPORT, str(tmp_path), Manifest(), "en") is not None
+    assert reports_io.save(REPORT, str(tmp_path), Manifest(), "en") is not None
     assert sorted(os.listdir(str(tmp_path))) == ["report.json", "report.txt"]
     assert "report.html was not written" in caplog.text
 
@@ -49,5 +49,5 @@ def test_without_the_page_the_others_are_still_saved(tmp_path: Path, monkeypatch
 def test_a_disk_that_refuses(tmp_path: Path) -> None:
     manifest = Manifest()
     with pytest.raises(CannotWrite, match=r"report\.json can't be written: its folder does not exist\."):
-        saved.save(REPORT, str(tmp_path / "none"), manifest, "en")
+        reports_io.save(REPORT, str(tmp_path / "none"), manifest, "en")
     assert manifest.reports == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.ranks import Ranks, prefix, rank_folder, ranks_of, speaks
+from npu_overflow.training.job import Ranks, is_speaker, prefix, rank_folder, ranks_of
 
 
 def tf_config(kind: str, index: Any, cluster: Any) -> Dict[str, str]:
@@ -126,4 +126,4 @@ def test_lines_carry_the_rank_where_there_are_several() -> None:
     ],
 )
 def test_the_lowest_rank_with_a_finding_speaks(ranks: Ranks, finding: bool, others: Any, expected: bool) -> None:
-    assert speaks(ranks, finding, others) is expected
+    assert is_speaker(ranks, finding, others) is expected

@@ -1,4 +1,5 @@
-"""The options of ``OverflowWatch`` and ``overflow_dump``: names, defaults, checks. Plain Python, safe before a device opens."""
+"""The options of ``OverflowWatch`` and ``overflow_dump``: names, defaults, checks. Plain Python,
+safe before a device opens."""
 from __future__ import annotations
 
 import dataclasses
@@ -19,7 +20,9 @@ DEFAULT_DUMP_PATH = "precision_data/overflow/dump"
 #: training steps that ``at_steps`` may name
 MOST_STEPS = 10**6
 
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS.update({"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40})
+_SIZE = re.compile(r"^\s*(\d{1,30}(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
 
 
 def bytes_of(value: Union[int, str], name: str = "size") -> int:
@@ -30,7 +33,7 @@ def bytes_of(value: Union[int, str], name: str = "size") -> int:
     """
     size = _index(value)
     if size is None:
-        match = re.match(r"^\s*(\d{1,30}(?:\.\d+)?)\s*([a-zA-Z]*)\s*$", value) if isinstance(value, str) else None
+        match = _SIZE.match(value) if isinstance(value, str) else None
         if match is None or match.group(2).lower() not in _UNITS:
             raise UsageError("option.size", name=name, value=_shown(value))
         size = int(float(match.group(1)) * _UNITS[match.group(2).lower()])
@@ -48,21 +51,28 @@ class WatchOptions:
         window: steps.
         warmup: steps in which calibration of a scale that begins too high is forgiven.
         min_scale: one counted overflow that leaves the loss scale at or below it triggers at once.
-        at_steps: training steps (from 0) that are collected whatever the scale does: one, or any iterable of them.
-        check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on accelerators.
+        at_steps: training steps (from 0) that are collected whatever the scale does: one, or any
+            iterable of them.
+        check_every: steps between looks at the loss scale, or "auto": 1 on a CPU, 10 on
+            accelerators.
         keep: overflowing steps collected after the trigger.
-        max_collect_steps, max_collect_seconds: after either, what there is gets analyzed; the seconds also bound what finding the culprit of one step may take.
+        max_collect_steps, max_collect_seconds: when either limit is reached, what was collected is
+            analyzed; the seconds also bound what finding the culprit of one step may take.
         max_reports: reports in one training.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".
-        max_memory: bytes held while a step is collected: of what it took from outside, of variables as they were, and of tensors for the dump, each.
-        collector: "auto", "ascend", "host", or an object with the methods of ``collect.base.Collector``.
-        on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a restart request.
+        max_memory: bytes held while a step is collected: of what it took from outside, of variables
+            as they were, and of tensors for the dump, each.
+        collector: "auto", "ascend", "host", or an object with the methods of
+            ``collect.base.Collector``.
+        on_overflow: "report" goes on, "stop" ends ``fit`` after the report, "restart" writes a
+            restart request.
         on_report: called with each Report.
         optimizer: the loss-scale optimizer, or a list of them, where they can't be found.
-        restore: start from the weights, the optimizer's state and the loss scale saved at the trigger of the run before (in ``fit``; a loop of one's
-            own starts from its own beginning and says so).
+        restore: start from the weights, the optimizer's state and the loss scale saved at the
+            trigger of the run before (in ``fit``; a loop of one's own starts from its own beginning
+            and says so).
         tensorboard_dir: folder for scalars and text.
         language: "en", "zh" or None for the user's locale.
         verbose: 0 prints nothing but errors.
@@ -105,7 +115,8 @@ class WatchOptions:
         return cls(**{name: _checked(name, value) for name, value in given.items()})
 
 
-_WHOLE = {"patience": 1, "window": 1, "warmup": 0, "keep": 1, "max_collect_steps": 1, "max_reports": 1, "limit": 0, "verbose": 0}
+_WHOLE = {"patience": 1, "window": 1, "warmup": 0, "keep": 1, "max_collect_steps": 1}
+_WHOLE.update({"max_reports": 1, "limit": 0, "verbose": 0})
 _CHOICES = {"on_overflow": ("report", "stop", "restart"), "language": ("en", "zh", None)}
 _COLLECTORS = ("auto", "ascend", "host")
 
@@ -115,7 +126,8 @@ def _checked(name: str, value: Any) -> Any:
     if name in _WHOLE:
         return _whole(name, value, _WHOLE[name])
     if name in _CHOICES and not (isinstance(value, (str, type(None))) and value in _CHOICES[name]):
-        raise UsageError("option.choice", name=name, value=_shown(value), accepted=", ".join(map(repr, _CHOICES[name])))
+        accepted = ", ".join(map(repr, _CHOICES[name]))
+        raise UsageError("option.choice", name=name, value=_shown(value), accepted=accepted)
     if name in ("max_disk", "max_memory"):
         return bytes_of(value, name)
     if name == "check_every" and not (isinstance(value, str) and value == "auto"):
@@ -124,13 +136,15 @@ def _checked(name: str, value: Any) -> Any:
         return _number(name, value, zero=name == "min_scale")
     if name == "at_steps":
         return _steps(name, value)
-    if name == "collector" and not (value in _COLLECTORS if isinstance(value, str) else _has_methods(value, "prepare", "start", "stop")):
-        raise UsageError("option.choice", name=name, value=_shown(value), accepted="'auto', 'ascend', 'host', an object with the collector protocol")
+    if name == "collector" and not _is_collector(value):
+        accepted = "'auto', 'ascend', 'host', an object with the collector protocol"
+        raise UsageError("option.choice", name=name, value=_shown(value), accepted=accepted)
     if name == "on_report" and value is not None and not callable(value):
         raise UsageError("option.callable", name=name, value=_shown(value))
     if name == "restore" and type(value).__name__ not in ("bool", "bool_"):  # numpy's own, too
         raise UsageError("option.choice", name=name, value=_shown(value), accepted="True, False")
-    if name == "optimizer" and not all(map(_is_optimizer, value if isinstance(value, (list, tuple)) else [value])) and value is not None:
+    given = value if isinstance(value, (list, tuple)) else [value]
+    if name == "optimizer" and value is not None and not all(map(_is_optimizer, given)):
         raise UsageError("option.optimizer", name=name, value=_shown(value))
     if name in ("dump_path", "tensorboard_dir") and value is not None:
         return _folder(name, value)
@@ -155,11 +169,13 @@ def _index(value: Any) -> Optional[int]:
 def _number(name: str, value: Any, zero: bool) -> float:
     """A number, infinity included; ``zero``: whether 0 makes sense."""
     try:
-        number = float(value) if not isinstance(value, bool) and isinstance(value, numbers.Real) else -1.0
+        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+        number = float(value) if is_number else -1.0
     except OverflowError:
         number = -1.0
     if not (number > 0 or (zero and number == 0)):
-        raise UsageError("option.number" if zero else "option.number_above", name=name, value=_shown(value))
+        code = "option.number" if zero else "option.number_above"
+        raise UsageError(code, name=name, value=_shown(value))
     return number
 
 
@@ -190,12 +206,16 @@ def _folder(name: str, value: Any) -> str:
 
 
 def _is_optimizer(value: Any) -> bool:
-    """Whether it applies gradients, or wraps something that does; the class alone is no optimizer yet."""
-    return not isinstance(value, type) and any(hasattr(value, name) for name in ("apply_gradients", "apply", "_optimizer", "optimizer", "inner_optimizer"))
+    """Whether it applies gradients, or wraps something that does; the class alone is no optimizer
+    yet."""
+    names = ("apply_gradients", "apply", "_optimizer", "optimizer", "inner_optimizer")
+    return not isinstance(value, type) and any(hasattr(value, name) for name in names)
 
 
-def _has_methods(value: Any, *names: str) -> bool:
-    return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
+def _is_collector(value: Any) -> bool:
+    if isinstance(value, (str, type)):
+        return value in _COLLECTORS
+    return all(callable(getattr(value, name, None)) for name in ("prepare", "start", "stop"))
 
 
 def _shown(value: Any) -> str:

@@ -1,8 +1,9 @@
 """Facts of one run and rank, beside its dump: what only the training process knew.
 
-``{dump_path}/{time}/session-{rank}.json``, or ``{dump_path}/session-{rank}.json`` until the device has made its time folder. Written aside and
-renamed at every change of state, so that a reader never sees half a file. A manifest that is read is as untrusted as the dump beside it: its
-size is bounded, every field's type is checked, and nothing in it is ever executed.
+``{dump_path}/{time}/session-{rank}.json``, or ``{dump_path}/session-{rank}.json`` until the device
+has made its time folder. Written aside and renamed at every change of state, so that a reader never
+sees half a file. A manifest that is read is as untrusted as the dump beside it: its size is
+bounded, every field's type is checked, and nothing in it is ever executed.
 """
 from __future__ import annotations
 
@@ -17,7 +18,17 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from npu_overflow import jsonform
 from npu_overflow.atomic import atomic_write
 
-__all__ = ["SCHEMA", "Manifest", "ManifestProblem", "Manifests", "argv_of", "environment_of", "plain", "read_manifest", "read_manifests"]
+__all__ = [
+    "SCHEMA",
+    "Manifest",
+    "ManifestProblem",
+    "Manifests",
+    "argv_of",
+    "environment_of",
+    "plain",
+    "read_manifest",
+    "read_manifests",
+]
 
 SCHEMA = 1
 
@@ -33,14 +44,20 @@ _MAX_VALUES = 1_000_000
 
 _FILE = re.compile(r"^session-(\d{1,7})\.json$")
 # "author", "tokenizer" and "max_tokens" are no secrets
-_SECRET = re.compile(r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie|(^|_)(key|pwd|pass|sk|ak)$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"token(?!s$|i[sz])|passw|passphrase|secret|credential|api_?key|auth(?!or)|cookie"
+    r"|(^|_)(key|pwd|pass|sk|ak)$",
+    re.IGNORECASE,
+)
 _LOGIN = re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@]+@", re.IGNORECASE)
 _REDACTED = "<redacted>"
 
 #: environment variables that can change what a training does, by beginning
 _RELEVANT = (
-    *("ASCEND_", "CM_", "CUDA_VISIBLE", "DUMP_", "ENABLE_", "GE_", "HCCL_", "HOROVOD_", "JOB_ID", "KERAS_", "LOCAL_RANK", "NPU_", "OMPI_COMM_WORLD_", "OMP_"),
-    *("PMI_RANK", "PMI_SIZE", "PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"),
+    *("ASCEND_", "CM_", "CUDA_VISIBLE", "DUMP_", "ENABLE_", "GE_", "HCCL_", "HOROVOD_", "JOB_ID"),
+    *("KERAS_", "LOCAL_RANK", "NPU_", "OMPI_COMM_WORLD_", "OMP_", "PMI_RANK", "PMI_SIZE"),
+    *("PRECISION_TOOL_", "PYTHONHASHSEED", "RANK", "SLURM_JOB_ID", "SLURM_PROCID"),
+    *("SLURM_NTASKS", "SLURM_STEP_ID"),
     *("TF_", "WORLD_SIZE", "XLA_"),
 )
 
@@ -58,30 +75,39 @@ class Manifest:
     """One run of one rank. The session changes it while training goes on; the analysis reads it.
 
     Args:
-        run_id: the same for all ranks of one job where the launcher tells, else of this process alone.
+        run_id: the same for all ranks of one job where the launcher tells, else of this process
+            alone.
         rank, world_size, device: of the process.
         started: seconds since the epoch.
-        versions: name -> version, e.g. of "tensorflow", "keras", "npu_device", "npu_overflow", "python".
+        versions: name -> version, e.g. of "tensorflow", "keras", "npu_device", "npu_overflow",
+            "python".
         mode: "saturation", "inf_nan" or None where it isn't known.
         collector: "ascend", "host" or None.
         options: the watch's options, as plain values.
         argv, environment: of the process; secrets redacted, only the variables that matter.
-        state: "watching", "collecting", "reported" or "off"; state_history: (training step, state) at each change.
+        state: "watching", "collecting", "reported" or "off"; state_history: (training step, state)
+            at each change.
         optimizers: {"name", "family", "dynamic", "floor"} of each that is watched.
         drops: falls of the loss scale (training step, before, after).
         rate: overflowing steps as a part of all.
-        trigger: {"step" (the one that collecting begins at), "optimizer", "reason", …} of the last trigger, or None.
+        trigger: {"step" (the one that collecting begins at), "optimizer", "reason", …} of the last
+            trigger, or None.
         kept_steps: training steps whose overflow dumps were kept.
-        kept_folders: data_index folders of the last collection, relative to the time folder: the analysis leaves out the others, whose overflow was
-            sporadic. None: everything is analyzed.
+        kept_folders: data_index folders of the last collection, relative to the time folder: the
+            analysis leaves out the others, whose overflow was sporadic. None: everything is
+            analyzed.
         train_steps: data_index (the folder's name) -> training step.
-        folder_steps: data_index folder, relative to the time folder -> training step, where another graph's folder of the same name is another step.
+        folder_steps: data_index folder, relative to the time folder -> training step, where another
+            graph's folder of the same name is another step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced".
-        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}), or None.
-        judged: training step from which the last collection ran that has been analyzed, whatever it found; None before the first.
+        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}),
+            or None.
+        judged: training step from which the last collection ran that has been analyzed, whatever it
+            found; None before the first.
         ended: the training has ended: no report will follow.
-        request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever executed from it.
+        request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever
+            executed from it.
         reports: files of the reports made, relative to the manifest.
         folder: where it was read from or written to last; not in the file.
     """
@@ -125,20 +151,23 @@ class Manifest:
 
     def to_dict(self) -> Dict[str, Any]:
         """The manifest as plain dicts and lists, secrets redacted."""
-        result = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name != "folder"}
+        names = [item.name for item in dataclasses.fields(self) if item.name != "folder"]
+        result = {name: getattr(self, name) for name in names}
         result["argv"] = argv_of(self.argv)
         result["environment"] = environment_of(self.environment)
         made: Dict[str, Any] = plain(result)
         return made
 
     def write(self, folder: str) -> str:
-        """Write it into ``folder`` (it must exist) aside, then by renaming; moves there from the folder it was written to last.
+        """Write it into ``folder`` (it must exist) aside, then by renaming; moves there from the
+        folder it was written to last.
 
         Returns:
             the path of the file.
 
         Raises:
-            CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was there before is then unchanged.
+            CannotWrite (an OSError): the folder can't be written to, or the disk is full. What was
+            there before is then unchanged.
         """
         path = os.path.join(folder, self.file_name)
         text = json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
@@ -169,13 +198,16 @@ class ManifestProblem:
 class Manifests(List[Manifest]):
     """Manifests by rank; ``problems`` lists the files that could not be read."""
 
-    def __init__(self, found: Iterable[Manifest] = (), problems: Iterable[ManifestProblem] = ()) -> None:
+    def __init__(
+        self, found: Iterable[Manifest] = (), problems: Iterable[ManifestProblem] = ()
+    ) -> None:
         super().__init__(found)
         self.problems: List[ManifestProblem] = list(problems)
 
 
 def read_manifests(folder: str) -> Manifests:
-    """The manifests that lie directly in ``folder``, by rank. Never raises: bad ones become problems, a missing folder gives none."""
+    """The manifests that lie directly in ``folder``, by rank. Never raises: bad ones become
+    problems, a missing folder gives none."""
     result = Manifests()
     ranked: List[Tuple[int, str]] = []
     try:
@@ -194,7 +226,8 @@ def read_manifests(folder: str) -> Manifests:
                 raise ValueError("more than %d bytes of manifests in one folder" % MAX_ALL_BYTES)
             result.append(read_manifest(path))
         except (OSError, ValueError) as error:
-            result.problems.append(ManifestProblem(path, "manifest.unreadable", {"reason": _reason(error)}))
+            reason = {"reason": _reason(error)}
+            result.problems.append(ManifestProblem(path, "manifest.unreadable", reason))
     return result
 
 
@@ -210,7 +243,8 @@ def read_manifest(path: str) -> Manifest:
         raise OSError("no regular file")
     if found.st_size > MAX_BYTES:
         raise ValueError("%d bytes, more than %d" % (found.st_size, MAX_BYTES))
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    careful = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    handle = os.open(path, os.O_RDONLY | careful)
     with open(handle, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -231,7 +265,8 @@ def _reason(error: Exception) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: functions and other objects become their names, infinities and NaN the strings "inf", "-inf", "nan"."""
+    """``value`` as JSON can hold it: functions and other objects become their names, infinities and
+    NaN the strings "inf", "-inf", "nan"."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, float):
@@ -241,7 +276,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return [plain(item) for item in (sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value)]
+        ordered = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+        return [plain(item) for item in ordered]
     if hasattr(value, "__float__"):
         return plain(float(value))
     if isinstance(value, os.PathLike):
@@ -255,7 +291,8 @@ def _is_secret(name: str) -> bool:
 
 
 def argv_of(arguments: Iterable[str]) -> List[str]:
-    """A command line with the values of ``--token X``, ``--password=X``, ``NAME_KEY=X`` and logins in addresses redacted."""
+    """A command line with the values of ``--token X``, ``--password=X``, ``NAME_KEY=X`` and logins
+    in addresses redacted."""
     result: List[str] = []
     hide_next = False
     for argument in map(str, arguments):
@@ -272,9 +309,11 @@ def argv_of(arguments: Iterable[str]) -> List[str]:
 
 
 def environment_of(environment: Mapping[str, str]) -> Dict[str, str]:
-    """The variables that matter to a training, by name; those whose name tells of a secret are redacted."""
+    """The variables that matter to a training, by name; those whose name tells of a secret are
+    redacted."""
     chosen = {}
     for name in sorted(environment):
         if name.startswith(_RELEVANT):
-            chosen[name] = _REDACTED if _is_secret(name) else _LOGIN.sub(r"\1%s@" % _REDACTED, environment[name])
+            shown = _LOGIN.sub(r"\1%s@" % _REDACTED, environment[name])
+            chosen[name] = _REDACTED if _is_secret(name) else shown
     return chosen

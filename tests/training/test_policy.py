@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.loss_scale import Reading
-from npu_overflow.policy import Look, Policy
+from npu_overflow.training.loss_scale import Reading
+from npu_overflow.training.policy import Observation, Policy
 
 
 @dataclass
@@ -51,18 +51,18 @@ def policy_for(scale: Scale, **options: Any) -> Policy:
     return Policy(counts_skipped_steps=not scale.keras_3, floor=None if scale.keras_3 else 1.0, **options)
 
 
-def run(scale: Scale, policy: Policy, overflows: Sequence[bool], every: int = 1, sign: bool = False) -> List[Look]:
+def run(scale: Scale, policy: Policy, overflows: Sequence[bool], every: int = 1, sign: bool = False) -> List[Observation]:
     """Train over ``overflows``, looking after every ``every`` steps."""
-    looks = [policy.look(-1, 0, scale.reading(sign))]
+    looks = [policy.check_scale(-1, 0, scale.reading(sign))]
     for start in range(0, len(overflows), every):
         batch = overflows[start : start + every]
         for overflow in batch:
             scale.step(overflow)
-        looks.append(policy.look(start + len(batch) - 1, len(batch), scale.reading(sign)))
+        looks.append(policy.check_scale(start + len(batch) - 1, len(batch), scale.reading(sign)))
     return looks
 
 
-def triggers(looks: Sequence[Look]) -> List[int]:
+def triggers(looks: Sequence[Observation]) -> List[int]:
     """Positions of triggering looks: 0 is the look before the first step."""
     return [index for index, look in enumerate(looks) if look.trigger]
 
@@ -79,11 +79,11 @@ SCALES = st.builds(
 @given(SCALES, STEPS)
 def test_each_step_is_told_exactly_when_looked_at_every_step(scale: Scale, steps: List[bool]) -> None:
     policy = policy_for(scale)
-    policy.look(-1, 0, scale.reading())
+    policy.check_scale(-1, 0, scale.reading())
     for index, overflow in enumerate(steps):
         before = scale.counted
         scale.step(overflow)
-        look = policy.look(index, 1, scale.reading())
+        look = policy.check_scale(index, 1, scale.reading())
         assert (look.overflows, look.counted) == (int(overflow), scale.counted - before)
         assert look.probes == look.overflows - look.counted
     assert policy.steps == len(steps)
@@ -93,12 +93,12 @@ def test_each_step_is_told_exactly_when_looked_at_every_step(scale: Scale, steps
 @given(SCALES, STEPS, st.integers(2, 25))
 def test_several_steps_a_look_never_say_more_than_happened(scale: Scale, steps: List[bool], every: int) -> None:
     policy = policy_for(scale)
-    looks = [policy.look(-1, 0, scale.reading())]
+    looks = [policy.check_scale(-1, 0, scale.reading())]
     for start in range(0, len(steps), every):
         batch = steps[start : start + every]
         for overflow in batch:
             scale.step(overflow)
-        looks.append(policy.look(start + len(batch) - 1, len(batch), scale.reading()))
+        looks.append(policy.check_scale(start + len(batch) - 1, len(batch), scale.reading()))
         assert looks[-1].overflows <= sum(batch)
         assert sum(look.counted for look in looks) <= scale.counted
         assert looks[-1].overflows > 0 or sum(batch) == 0 or scale.growth_steps < every * 2
@@ -118,11 +118,11 @@ def test_the_npu_sign_and_the_scale_agree(scale: Scale, steps: List[bool]) -> No
 def test_probing_never_triggers_however_often(growth_steps: int, steps: int, every: int, keras_3: bool) -> None:
     scale = Scale(scale=1024.0, growth_steps=growth_steps, keras_3=keras_3)
     policy = policy_for(scale)
-    looks = [policy.look(-1, 0, scale.reading())]
+    looks = [policy.check_scale(-1, 0, scale.reading())]
     for index in range(steps):
         scale.step(scale.scale > 1024.0)
         if (index + 1) % every == 0:
-            looks.append(policy.look(index, every, scale.reading()))
+            looks.append(policy.check_scale(index, every, scale.reading()))
     assert scale.overflows > 0
     assert triggers(looks) == []
     assert sum(look.counted for look in looks) == 0
@@ -170,30 +170,30 @@ def test_the_step_that_would_have_grown_overflows_at_the_floor() -> None:
 
 def test_a_growth_refused_at_the_end_of_float32_is_no_overflow() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(2.0**127, 9, 100, 10))
-    assert policy.look(0, 1, Reading(2.0**127, 0, 101, 10)).overflows == 0
+    policy.check_scale(-1, 0, Reading(2.0**127, 9, 100, 10))
+    assert policy.check_scale(0, 1, Reading(2.0**127, 0, 101, 10)).overflows == 0
 
 
 def test_growth_and_fall_within_a_look_are_a_probe() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(1024.0, 8, 100, 10))
-    look = policy.look(9, 10, Reading(1024.0, 6, 110, 10))
+    policy.check_scale(-1, 0, Reading(1024.0, 8, 100, 10))
+    look = policy.check_scale(9, 10, Reading(1024.0, 6, 110, 10))
     assert (look.overflows, look.counted, look.probes) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("keras_3", [False, True])
 def test_an_infinite_scale_is_frequent_at_once(keras_3: bool) -> None:
     policy = policy_for(Scale(keras_3=keras_3))
-    policy.look(-1, 0, Reading(2.0**127, 9, 100, 10))
-    assert policy.look(0, 1, Reading(math.inf, 0, 101, 10)).trigger
-    look = policy.look(1, 1, Reading(math.inf, 0, 101 if keras_3 else 102, 10))
+    policy.check_scale(-1, 0, Reading(2.0**127, 9, 100, 10))
+    assert policy.check_scale(0, 1, Reading(math.inf, 0, 101, 10)).trigger
+    look = policy.check_scale(1, 1, Reading(math.inf, 0, 101 if keras_3 else 102, 10))
     assert (look.overflows, look.trigger) == (1, True)
 
 
 def test_a_scale_of_zero_counts_one() -> None:
     policy = policy_for(Scale(keras_3=True))
-    policy.look(-1, 0, Reading(2.0**-149, 0, 100, 10))
-    assert policy.look(0, 1, Reading(0.0, 0, 100, 10)).overflows == 1
+    policy.check_scale(-1, 0, Reading(2.0**-149, 0, 100, 10))
+    assert policy.check_scale(0, 1, Reading(0.0, 0, 100, 10)).overflows == 1
 
 
 def test_several_halvings_in_one_look_count_each() -> None:
@@ -213,10 +213,10 @@ def test_only_halvings_below_safe_count() -> None:
 def test_after_a_report_the_trigger_waits_for_a_window() -> None:
     scale, policy = Scale(), Policy(warmup=0, window=50)
     fired: List[int] = []
-    policy.look(-1, 0, scale.reading())
+    policy.check_scale(-1, 0, scale.reading())
     for index in range(200):
         scale.step(index % 4 == 0)
-        if policy.look(index, 1, scale.reading()).trigger:
+        if policy.check_scale(index, 1, scale.reading()).trigger:
             fired.append(index)
             policy.reported(index)
             assert (policy.is_quiet(index + 49), policy.is_quiet(index + 50)) == (True, False)
@@ -264,38 +264,38 @@ def test_calibration_does_not_forgive_the_minimum() -> None:
 
 def test_the_npu_sign_is_ignored_before_the_first_step() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(8.0, 0, 0, 2000, False))
-    assert policy.look(0, 1, Reading(8.0, 0, 0, 2000, False)).overflows == 0
-    assert policy.look(1, 1, Reading(8.0, 1, 1, 2000, True)).overflows == 0
+    policy.check_scale(-1, 0, Reading(8.0, 0, 0, 2000, False))
+    assert policy.check_scale(0, 1, Reading(8.0, 0, 0, 2000, False)).overflows == 0
+    assert policy.check_scale(1, 1, Reading(8.0, 1, 1, 2000, True)).overflows == 0
 
 
 def test_a_fixed_scale_in_saturation_mode_has_the_sign_only() -> None:
     policy = Policy(warmup=0, dynamic=False, floor=None)
-    policy.look(-1, 0, Reading(1024.0, None, 0, None, False))
-    looks = [policy.look(index, 1, Reading(1024.0, None, index + 1, None, index % 3 == 0)) for index in range(9)]
+    policy.check_scale(-1, 0, Reading(1024.0, None, 0, None, False))
+    looks = [policy.check_scale(index, 1, Reading(1024.0, None, index + 1, None, index % 3 == 0)) for index in range(9)]
     assert [look.counted for look in looks] == [0, 1, 1, 0, 1, 1, 0, 1, 1]
     assert triggers(looks) == [7, 8]
-    many = policy.look(18, 10, Reading(1024.0, None, 19, None, False))
+    many = policy.check_scale(18, 10, Reading(1024.0, None, 19, None, False))
     assert many.overflows == 1
 
 
 def test_without_a_guard_the_first_non_finite_value_triggers() -> None:
     policy = Policy(dynamic=False, guarded=False, floor=None)
-    policy.look(-1, 0, Reading(1.0, None, 0))
-    assert not policy.look(0, 1, Reading(1.0, None, 1), finite=True).trigger
-    assert not policy.look(1, 1, Reading(1.0, None, 2)).trigger
-    look = policy.look(11, 10, Reading(1.0, None, 12), finite=False)
+    policy.check_scale(-1, 0, Reading(1.0, None, 0))
+    assert not policy.check_scale(0, 1, Reading(1.0, None, 1), finite=True).trigger
+    assert not policy.check_scale(1, 1, Reading(1.0, None, 2)).trigger
+    look = policy.check_scale(11, 10, Reading(1.0, None, 12), finite=False)
     assert (look.overflows, look.counted, look.trigger) == (1, 1, True)
 
 
 def test_a_caller_who_knows_the_step_needs_no_reading() -> None:
     policy = Policy(warmup=0, patience=2)
-    assert [policy.look(index, 1, None, finite=index % 2 == 0).trigger for index in range(4)] == [False, False, False, True]
+    assert [policy.check_scale(index, 1, None, finite=index % 2 == 0).trigger for index in range(4)] == [False, False, False, True]
 
 
 def test_a_scale_alone_is_enough() -> None:
     policy = Policy(warmup=0, patience=2)
-    assert [policy.look(index, 1, Reading(scale)).counted for index, scale in enumerate([8192.0, 4096.0, 4096.0, 1024.0])] == [0, 1, 0, 1]
+    assert [policy.check_scale(index, 1, Reading(scale)).counted for index, scale in enumerate([8192.0, 4096.0, 4096.0, 1024.0])] == [0, 1, 0, 1]
 
 
 # --- steps
@@ -303,22 +303,22 @@ def test_a_scale_alone_is_enough() -> None:
 
 def test_nothing_happens_where_iterations_stand_still() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(8.0, 3, 10, 2000))
-    assert policy.look(5, 6, Reading(8.0, 3, 10, 2000)) == Look()
+    policy.check_scale(-1, 0, Reading(8.0, 3, 10, 2000))
+    assert policy.check_scale(5, 6, Reading(8.0, 3, 10, 2000)) == Observation()
     assert policy.steps == 0
 
 
 def test_a_loaded_checkpoint_is_no_overflow() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(32768.0, 30, 1000, 2000))
-    assert policy.look(0, 1, Reading(64.0, 2, 500, 2000)).overflows == 0
-    assert policy.look(1, 1, Reading(32.0, 0, 501, 2000)).overflows == 1
+    policy.check_scale(-1, 0, Reading(32768.0, 30, 1000, 2000))
+    assert policy.check_scale(0, 1, Reading(64.0, 2, 500, 2000)).overflows == 0
+    assert policy.check_scale(1, 1, Reading(32.0, 0, 501, 2000)).overflows == 1
 
 
 def test_a_scale_set_by_hand_is_one_overflow_at_most() -> None:
     policy = Policy(warmup=0)
-    policy.look(-1, 0, Reading(2.0**32, 30, 1000, 2000))
-    look = policy.look(0, 1, Reading(2.0**10, 31, 1001, 2000))
+    policy.check_scale(-1, 0, Reading(2.0**32, 30, 1000, 2000))
+    look = policy.check_scale(0, 1, Reading(2.0**10, 31, 1001, 2000))
     assert (look.overflows, look.trigger) == (1, False)
 
 
@@ -330,7 +330,7 @@ def test_the_rate() -> None:
     assert policy.rate == pytest.approx(0.02)
 
 
-def _drops(looks: Sequence[Look]) -> List[Tuple[int, float, float]]:
+def _drops(looks: Sequence[Observation]) -> List[Tuple[int, float, float]]:
     return [look.drop for look in looks if look.drop]
 
 
@@ -341,8 +341,8 @@ def test_drops_are_listed_with_step_and_values() -> None:
 
 def test_overflow_known_from_elsewhere_counts_although_the_scale_stands() -> None:
     policy = Policy(patience=3, window=10)
-    policy.look(-1, 0, Reading(8.0, 0, 0, 2000))
-    looks = [policy.look(step, 1, Reading(8.0, step + 1, step + 1, 2000), told=[step] if step in (0, 4, 9) else ()) for step in range(10)]
+    policy.check_scale(-1, 0, Reading(8.0, 0, 0, 2000))
+    looks = [policy.check_scale(step, 1, Reading(8.0, step + 1, step + 1, 2000), told=[step] if step in (0, 4, 9) else ()) for step in range(10)]
     assert [look.overflows for look in looks] == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     assert [look.trigger for look in looks] == [False] * 9 + [True]
     assert looks[-1].pending == [0, 4, 9]
@@ -350,23 +350,23 @@ def test_overflow_known_from_elsewhere_counts_although_the_scale_stands() -> Non
 
 def test_overflow_known_from_elsewhere_leaves_the_window() -> None:
     policy = Policy(patience=2, window=10)
-    policy.look(-1, 0, Reading(8.0, 0, 0, 2000))
-    assert not policy.look(0, 1, Reading(8.0, 1, 1, 2000), told=[0]).trigger
-    assert not policy.look(10, 10, Reading(8.0, 11, 11, 2000), told=[10]).trigger
-    assert policy.look(20, 10, Reading(8.0, 21, 21, 2000), told=[11, 19]).trigger
+    policy.check_scale(-1, 0, Reading(8.0, 0, 0, 2000))
+    assert not policy.check_scale(0, 1, Reading(8.0, 1, 1, 2000), told=[0]).trigger
+    assert not policy.check_scale(10, 10, Reading(8.0, 11, 11, 2000), told=[10]).trigger
+    assert policy.check_scale(20, 10, Reading(8.0, 21, 21, 2000), told=[11, 19]).trigger
 
 
 @pytest.mark.parametrize("every", [1, 10])
 def test_a_scale_that_settled_in_calibration_is_known(every: int) -> None:
     scale, policy = Scale(scale=2.0**20), Policy(warmup=20)
-    policy.look(-1, 0, scale.reading())
+    policy.check_scale(-1, 0, scale.reading())
     for step in range(60):
         scale.step(step < 5)
         if step % every == every - 1:
-            policy.look(step, every, scale.reading())
+            policy.check_scale(step, every, scale.reading())
         assert policy.settled_at == (2.0**15 if step >= 19 else None)
     scale.step(True)
-    policy.look(60, 1, scale.reading())
+    policy.check_scale(60, 1, scale.reading())
     assert policy.settled_at is None
 
 
@@ -374,5 +374,5 @@ def test_a_scale_that_never_fell_has_not_settled() -> None:
     scale, policy = Scale(), Policy(warmup=20)
     for step in range(30):
         scale.step(False)
-        policy.look(step, 1, scale.reading())
+        policy.check_scale(step, 1, scale.reading())
     assert policy.settled_at is None and not policy.calibrating

@@ -1,17 +1,20 @@
-"""Reading the loss scale: one small reader for each family of optimizers, the only place that knows their attributes.
+"""Reading the loss scale: one small reader for each family of optimizers, the only place that knows
+their attributes.
 
-| family       | optimizers                                                              | scale lives in                        |
-| ------------ | ----------------------------------------------------------------------- | ------------------------------------- |
-| "tf_keras_2" | tf.keras 2.x and tf_keras ``LossScaleOptimizer``, ``…V3``, ``…V1``      | ``_loss_scale._current_loss_scale``   |
-| "npu"        | npu_device's ``NpuLossScaleOptimizer``, a subclass of the above         | the same, and ``last_step_finite``    |
-| "keras_3"    | Keras 3 ``LossScaleOptimizer``                                          | ``dynamic_scale``, ``step_counter``   |
-| "none"       | any other optimizer: nothing skips a step                               | no scale, ``iterations`` only         |
+| family     | optimizers                                     | scale lives in                     |
+| ---------- | ---------------------------------------------- | -----------------------------------|
+| tf_keras_2 | ``LossScaleOptimizer`` of tf.keras 2, tf_keras | ``_loss_scale._current_loss_scale``|
+| npu        | npu_device's ``NpuLossScaleOptimizer``         | the same, ``last_step_finite``     |
+| keras_3    | ``LossScaleOptimizer`` of Keras 3              | ``dynamic_scale``, ``step_counter``|
+| none       | any other: nothing skips a step                | no scale, ``iterations`` only      |
 
-A look reads the scalars it needs by their variables: a property that converts, casts or creates something costs more and can
-change the training. Optimizers are told apart by attributes and class names, so this module imports neither TensorFlow nor Keras.
+The scalars are read by their variables: a property that converts, casts or creates something costs
+more and can change the training. Optimizers are told apart by attributes and class names, so this
+module imports neither TensorFlow nor Keras.
 """
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import math
@@ -21,12 +24,23 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
-from npu_overflow import living
+from npu_overflow.training import objects
 
-__all__ = ["Reader", "Reading", "find_in_model", "find_optimizers", "npu_mode", "reader_for", "watch_new_optimizers"]
+__all__ = [
+    "Reader",
+    "Reading",
+    "find_in_model",
+    "find_optimizers",
+    "npu_mode",
+    "reader_for",
+    "watch_new_optimizers",
+]
 
 #: attributes under which optimizers keep the one they wrap, likeliest first
-_INSIDE = ("_optimizer", "inner_optimizer", "_inner_optimizer", "optimizer", "base_optimizer", "opt", "_opt")
+_INSIDE = (
+    *("_optimizer", "inner_optimizer", "_inner_optimizer", "optimizer", "base_optimizer"),
+    *("opt", "_opt"),
+)
 _MOST_WRAPPERS = 8
 
 
@@ -39,7 +53,8 @@ class Reading:
         counter: good steps since the scale last changed, None where the scale is fixed.
         iterations: the optimizer's own step count, None where it has none.
         growth_steps: good steps after which the scale doubles, None where it is fixed.
-        last_step_finite: how the last step went, where the NPU's optimizer may be asked (saturation mode only), else None.
+        last_step_finite: how the last step went, where the NPU's optimizer may be asked (saturation
+            mode only), else None.
     """
 
     scale: float
@@ -56,7 +71,8 @@ class Reading:
 
 
 class Reader:
-    """Reads one optimizer; also the base of the families, and itself the family "none": no loss scaling, nothing is skipped.
+    """Reads one optimizer; also the base of the families, and itself the family "none": no loss
+    scaling, nothing is skipped.
 
     Attributes:
         optimizer: the loss-scale optimizer that was found, or the plain one.
@@ -80,7 +96,8 @@ class Reader:
 
     @property
     def blind(self) -> bool:
-        """A stock loss-scale optimizer on an NPU in saturation mode: overflowed values are finite there, so it sees no overflow."""
+        """A stock loss-scale optimizer on an NPU in saturation mode: overflowed values are finite
+        there, so it sees no overflow."""
         return self.family in ("tf_keras_2", "keras_3") and _saturates()
 
     @property
@@ -107,11 +124,14 @@ class Reader:
             variable.assign(value)
 
     def state_variables(self) -> List[Any]:
-        """The TensorFlow variables that hold the state of loss scaling: what has to be put back to undo a step's effect on it."""
-        return [item for item in (self.scale_variable(), self.counter_variable()) if item is not None]
+        """The TensorFlow variables that hold the state of loss scaling: what has to be put back to
+        undo a step's effect on it."""
+        both = (self.scale_variable(), self.counter_variable())
+        return [item for item in both if item is not None]
 
     def _fixed_scale(self) -> float:
-        factor = _attribute(self.optimizer, "loss_scale_factor")  # Keras 3: a fixed factor of any optimizer
+        # Keras 3: a fixed factor of any optimizer
+        factor = _attribute(self.optimizer, "loss_scale_factor")
         return _float32(factor) if isinstance(factor, (int, float)) and factor else 1.0
 
     def _iterations(self) -> Optional[int]:
@@ -121,14 +141,16 @@ class Reader:
             if "_iterations" not in own:
                 continue
             found = True
-            # None: tf.keras 2.6 makes the variable at the first step, and its property would make it now
+            # None: tf.keras 2.6 makes the variable at the first step, and its property would make
+            # it now
             if own["_iterations"] is not None:
                 return int(_number(own["_iterations"]))
         return 0 if found else None
 
 
 class _TfKeras2Reader(Reader):
-    """tf.keras 2.x and tf_keras: the same attributes from 2.4 to 2.19, whatever the class is called."""
+    """tf.keras 2.x and tf_keras: the same attributes from 2.4 to 2.19, whatever the class is
+    called."""
 
     family = "tf_keras_2"
 
@@ -145,7 +167,8 @@ class _TfKeras2Reader(Reader):
         state = self._state()
         scale = _own(state).get("_current_loss_scale")
         if scale is None:
-            return Reading(scale=_float32(state) if isinstance(state, (int, float)) else 1.0, iterations=self._iterations())
+            fixed = _float32(state) if isinstance(state, (int, float)) else 1.0
+            return Reading(scale=fixed, iterations=self._iterations())
         return Reading(
             scale=float(_number(scale)),
             counter=int(_number(_own(state)["_counter"])),
@@ -161,7 +184,8 @@ class _TfKeras2Reader(Reader):
 
 
 class _NpuReader(_TfKeras2Reader):
-    """npu_device's optimizer: in saturation mode it asks the device's overflow register instead of the gradients."""
+    """npu_device's optimizer: in saturation mode it asks the device's overflow register instead of
+    the gradients."""
 
     family = "npu"
 
@@ -178,13 +202,14 @@ class _NpuReader(_TfKeras2Reader):
         if self._first_iterations is None:
             self._first_iterations = reading.iterations
         if self._saturation is None or reading.iterations == self._first_iterations:
-            # the mode is baked into the train function at its first step: from then on the answer of the device says nothing
+            # the mode is baked into the train function at its first step: from then on the answer
+            # of the device says nothing
             self._saturation = _saturates()
             self.guarded = self.dynamic or self._saturation
         finite = self._finite_variable() if self._saturation else None
         if finite is None:
             return reading
-        return Reading(reading.scale, reading.counter, reading.iterations, reading.growth_steps, bool(_number(finite)))
+        return dataclasses.replace(reading, last_step_finite=bool(_number(finite)))
 
     @property
     def asks_device(self) -> bool:
@@ -203,7 +228,8 @@ class _NpuReader(_TfKeras2Reader):
 
 
 class _Keras3Reader(Reader):
-    """Keras 3: the variables come with ``build``, at the first step; there is no floor, no ceiling and no fixed form."""
+    """Keras 3: the variables come with ``build``, at the first step; there is no floor, no ceiling
+    and no fixed form."""
 
     family = "keras_3"
     dynamic = True
@@ -216,7 +242,9 @@ class _Keras3Reader(Reader):
         scale, counter = self.scale_variable(), self.counter_variable()
         if scale is None or counter is None:
             initial = _attribute(self.optimizer, "initial_scale")
-            return None if initial is None else Reading(_float32(initial), 0, self._iterations(), growth)
+            if initial is None:
+                return None
+            return Reading(_float32(initial), 0, self._iterations(), growth)
         return Reading(float(_number(scale)), int(_number(counter)), self._iterations(), growth)
 
     def scale_variable(self) -> Any:
@@ -232,7 +260,8 @@ class _Keras3Reader(Reader):
 
 
 def reader_for(optimizer: Any) -> Reader:
-    """The reader of an optimizer: of the loss-scale optimizer it is, wraps or is wrapped in (as far as it shows), else of itself."""
+    """The reader of an optimizer: of the loss-scale optimizer it is, wraps or is wrapped in (as far
+    as it shows), else of itself."""
     for item in _chain(optimizer):
         if _is_scaling(item):
             return _reader_class(item)(item)
@@ -240,12 +269,15 @@ def reader_for(optimizer: Any) -> Reader:
 
 
 def npu_mode() -> Optional[str]:
-    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not loaded or has opened no device.
+    """"saturation" or "inf_nan", as the NPU of this process is set; None where npu_device is not
+    loaded or has opened no device.
 
-    An adapter that can't be asked is of the time when devices knew saturation only. It is never imported to look.
+    An adapter that can't be asked is of the time when devices knew saturation only. It is never
+    imported to look.
     """
     npu_device = sys.modules.get("npu_device")
-    if npu_device is None or getattr(getattr(npu_device, "npu_device", None), "_npu_device_instances", True) == {}:
+    inside = getattr(npu_device, "npu_device", None)
+    if npu_device is None or getattr(inside, "_npu_device_instances", True) == {}:
         return None
     asks = getattr(npu_device, "is_inf_nan_enabled", None)
     if not callable(asks):
@@ -254,17 +286,21 @@ def npu_mode() -> Optional[str]:
 
 
 def _saturates() -> bool:
-    """Whether optimizers train on an NPU in saturation mode. Where no device is the default they don't, and the NPU's own is the stock one."""
-    default = getattr(getattr(sys.modules.get("npu_device"), "npu_device", None), "global_npu_ctx", None)
+    """Whether optimizers train on an NPU in saturation mode. Where no device is the default they
+    don't, and the NPU's own is the stock one."""
+    inside = getattr(sys.modules.get("npu_device"), "npu_device", None)
+    default = getattr(inside, "global_npu_ctx", None)
     return npu_mode() == "saturation" and not (callable(default) and default() is None)
 
 
 def find_in_model(model: Any) -> List[Any]:
-    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers among its attributes (a GAN has several)."""
+    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers
+    among its attributes (a GAN has several)."""
     found: List[Any] = []
     compiled = _attribute(model, "optimizer")
     for item in [compiled, *_own(model).values()]:
-        inner = next((part for part in _chain(item) if _is_scaling(part)), None) if _is_optimizer(item) else None
+        parts = _chain(item) if _is_optimizer(item) else ()
+        inner = next((part for part in parts if _is_scaling(part)), None)
         chosen = inner if inner is not None else compiled if item is compiled else None
         if chosen is not None and not any(chosen is known for known in found):
             found.append(chosen)
@@ -272,20 +308,24 @@ def find_in_model(model: Any) -> List[Any]:
 
 
 def find_optimizers() -> List[Any]:
-    """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage collector keeps order."""
+    """The loss-scale optimizers that are alive in this process, oldest first as far as the garbage
+    collector keeps order."""
     gc.collect()  # models of an earlier training in circular references would count as living
-    roots = [kind for kind in living.derived([object]) if "LossScaleOptimizer" in kind.__name__]
-    return [item for item in living.instances(living.derived(roots)) if _is_scaling(item)]
+    kinds = objects.subclasses_of([object])
+    roots = [kind for kind in kinds if "LossScaleOptimizer" in kind.__name__]
+    found = objects.objects_of_type(objects.subclasses_of(roots))
+    return [item for item in found if _is_scaling(item)]
 
 
 def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
     """Call ``callback(optimizer)`` for each loss-scale optimizer made from now on.
 
-    The public class can dispatch by metaclass to another, so ``__init__`` of every class named ``*LossScaleOptimizer*`` in the modules
-    loaded by now is wrapped, subclasses included.
+    The public class can dispatch by metaclass to another, so ``__init__`` of every class named
+    ``*LossScaleOptimizer*`` in the modules loaded by now is wrapped, subclasses included.
 
     Returns:
-        a function that undoes it; it may be called twice, and leaves alone what somebody else has put there since.
+        a function that undoes it; it may be called twice, and leaves alone what somebody else has
+        put there since.
     """
     active = [True]
     making = threading.local()
@@ -295,7 +335,8 @@ def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
         @functools.wraps(original)
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             inside: Set[int] = making.__dict__.setdefault("ids", set())
-            if not active[0] or id(self) in inside:  # __init__ of a base class, called by a subclass's
+            # inside: __init__ of a base class, called by a subclass's
+            if not active[0] or id(self) in inside:
                 original(self, *args, **kwargs)
                 return
             inside.add(id(self))
@@ -317,7 +358,8 @@ def watch_new_optimizers(callback: Callable[[Any], None]) -> Callable[[], None]:
         active[0] = False
         for cls, (original, ours) in wrapped.items():
             if vars(cls).get("__init__") is ours:
-                while getattr(original, "_ended", bool)():  # a watch that began before this one and has ended before it
+                # a watch that began before this one and has ended before it
+                while getattr(original, "_ended", bool)():
                     original = original.__wrapped__
                 setattr(cls, "__init__", original)  # noqa: B010
 
@@ -344,7 +386,9 @@ def _scaling_classes() -> List[type]:
 
 
 def _is_scaling_class(cls: type) -> bool:
-    return any("LossScaleOptimizer" in base.__name__ for base in type.mro(cls)) if cls is not type else False
+    if cls is type:
+        return False
+    return any("LossScaleOptimizer" in base.__name__ for base in type.mro(cls))
 
 
 def _is_optimizer(item: Any) -> bool:
@@ -353,7 +397,8 @@ def _is_optimizer(item: Any) -> bool:
 
 def _is_scaling(optimizer: Any) -> bool:
     """Whether it is a loss-scale optimizer, fully made."""
-    if isinstance(optimizer, type) or not _is_scaling_class(type(optimizer)):  # the class of a metaclass is no optimizer
+    # the class of a metaclass is no optimizer
+    if isinstance(optimizer, type) or not _is_scaling_class(type(optimizer)):
         return False
     return "_loss_scale" in _own(optimizer) or _attribute(optimizer, "initial_scale") is not None
 
@@ -361,7 +406,8 @@ def _is_scaling(optimizer: Any) -> bool:
 def _reader_class(optimizer: Any) -> Callable[[Any], Reader]:
     if "_loss_scale" in _own(optimizer):
         npu = any(base.__name__.startswith("Npu") for base in type.mro(type(optimizer)))
-        return _NpuReader if npu and _attribute(optimizer, "last_step_finite") is not None else _TfKeras2Reader
+        asks = npu and _attribute(optimizer, "last_step_finite") is not None
+        return _NpuReader if asks else _TfKeras2Reader
     return _Keras3Reader
 
 
@@ -371,7 +417,8 @@ def _chain(optimizer: Any) -> Iterator[Any]:
     seen: Set[int] = set()
     while waiting and len(seen) < _MOST_WRAPPERS:
         item = waiting.pop(0)
-        if item is None or id(item) in seen or isinstance(item, (str, int, float, list, tuple, dict)):
+        is_plain = item is None or isinstance(item, (str, int, float, list, tuple, dict))
+        if is_plain or id(item) in seen:
             continue
         seen.add(id(item))
         yield item
@@ -386,7 +433,8 @@ def _own(item: Any) -> Dict[str, Any]:
 
 
 def _attribute(item: Any, name: str) -> Any:
-    """An attribute or None. Optimizers of tf.keras 2.x answer for hyperparameters in ``__getattribute__``: any error means no."""
+    """An attribute or None. Optimizers of tf.keras 2.x answer for hyperparameters in
+    ``__getattribute__``: any error means no."""
     own = _own(item)
     if name in own:
         return own[name]
@@ -397,7 +445,8 @@ def _attribute(item: Any, name: str) -> Any:
 
 
 def _backend_variable(variable: Any) -> Any:
-    """The TensorFlow variable inside a Keras 3 variable; its ``value`` would cast under autocast."""
+    """The TensorFlow variable inside a Keras 3 variable; its ``value`` would cast under
+    autocast."""
     if variable is None:
         return None
     inner = _own(variable).get("_value")
@@ -407,7 +456,7 @@ def _backend_variable(variable: Any) -> Any:
 def _number(variable: Any) -> Any:
     value = _backend_variable(variable)
     read = getattr(value, "value", None)
-    if callable(read):  # half the time of the variable's own ``numpy``, which makes a copy on the way
+    if callable(read):  # half the time of the variable's own ``numpy``, which makes a copy
         value = read()
     return value.numpy() if hasattr(value, "numpy") else value
 

@@ -1,0 +1,215 @@
+"""watching → collecting → reported → watching …, or off: when operators are collected."""
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import List, Optional, Tuple
+
+from npu_overflow.collect.base import Training
+from npu_overflow.errors import CannotCollect
+from npu_overflow.report.tensorboard import Board
+from npu_overflow.training import loss_scale
+from npu_overflow.training.chosen import ChosenCollector
+from npu_overflow.training.console import Console
+from npu_overflow.training.delivery import Delivery, Gathered
+from npu_overflow.training.policy import Observation
+from npu_overflow.training.record import RunRecord
+from npu_overflow.training.restart import Restart
+from npu_overflow.training.tracked import TrackedOptimizers
+
+__all__ = ["StateMachine"]
+
+
+@dataclass(frozen=True)
+class _Collection:
+    """It runs from training step ``step`` and from ``time`` on; ``forced``: by ``at_steps``."""
+
+    step: int
+    time: float
+    forced: bool
+
+
+class StateMachine:
+    """Decides what the watch of one training does next. ``step`` is always the number of training
+    steps that have ended.
+
+    Args:
+        training: its options; it is told since when there is trouble.
+        chosen: the collector that is started and stopped.
+        optimizers: their policies are told of reports.
+        record: the manifest, written at every change of state.
+        delivery: gets what was collected.
+        restart: asked where collecting takes a new process.
+        console: says what happens.
+        board: TensorBoard's files.
+
+    Attributes:
+        ended: the training has ended: there will be no further steps.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        chosen: ChosenCollector,
+        optimizers: TrackedOptimizers,
+        record: RunRecord,
+        delivery: Delivery,
+        restart: Restart,
+        console: Console,
+        board: Board,
+    ) -> None:
+        self._training, self._options, self._chosen = training, training.options, chosen
+        self._optimizers, self._record, self._delivery = optimizers, record, delivery
+        self._restart, self._console, self._board = restart, console, board
+        self._collection: Optional[_Collection] = None
+        self.ended = False
+
+    @property
+    def state(self) -> str:
+        """"watching", "collecting", "reported" or "off"."""
+        return self._record.manifest.state
+
+    @property
+    def drops(self) -> List[Tuple[int, float, float]]:
+        """Falls of the loss scale: (training step, before, after)."""
+        return self._record.manifest.drops
+
+    def change(self, state: str, step: int) -> None:
+        """Go to ``state``."""
+        self._record.change(state, step, self._chosen.now)
+
+    # --- to collecting
+
+    def judge(self, guarded: bool, seen: Observation, step: int) -> None:
+        """Collect where overflow is frequent.
+
+        Args:
+            guarded: steps that overflow are skipped.
+            seen: what a policy says of the last steps.
+        """
+        if seen.drop is not None:
+            self.drops.append(seen.drop)
+            self._board.drop(seen.drop)
+        if seen.trigger and self._may_collect():
+            scale = seen.drop[2] if seen.drop else None
+            trigger = {"step": step, "pending": list(seen.pending), "scale": scale}
+            self._record.manifest.trigger = trigger
+            if self._training.bad_since is None and seen.pending:
+                self._training.bad_since = seen.pending[0]
+            self._start(step, lost=not guarded and loss_scale.npu_mode() != "saturation")
+
+    def force(self, step: int) -> None:
+        """The user wants the step that begins."""
+        if self.state in ("watching", "reported"):
+            self._start(step, forced=True)
+
+    def _may_collect(self) -> bool:
+        few = len(self._delivery.reports) < self._options.max_reports
+        return few and self.state in ("watching", "reported")
+
+    def _start(self, step: int, forced: bool = False, lost: bool = False) -> None:
+        """Collect from ``step`` on; ``lost``: nothing skips overflowing steps, the loss told."""
+        self.take(step, wait=forced)
+        if self._delivery.is_busy or len(self._delivery.reports) >= self._options.max_reports:
+            return
+        try:
+            if self._chosen.now.name == "host":
+                self._record.find_place()
+            self._chosen.now.start(step)
+        except CannotCollect as error:
+            self._request(error, step)
+            return
+        self._collection = _Collection(step, time.time(), forced)
+        if not forced:
+            self._optimizers.say_trigger(step, lost, self.drops)
+        self.change("collecting", step)
+
+    def _request(self, error: CannotCollect, step: int) -> None:
+        """Collecting is impossible in this process: ask for another, and go on."""
+        request = self._record.manifest.request = self._restart.request(error, step)
+        self._optimizers.reported(step)
+        self.change("reported", step)
+        self._restart.ask(error, request)
+
+    # --- to reported and back
+
+    def after_check(self, step: int) -> None:
+        """The policies have judged all steps up to here."""
+        if self.state == "reported" and not self._optimizers.is_quiet(step):
+            self.change("watching", step)
+        self.finish_if_enough(step)
+
+    def finish_if_enough(self, step: int) -> None:
+        """End a collection that has what it needs, or has lasted long enough."""
+        collection, options = self._collection, self._options
+        if collection is None or self.state != "collecting":
+            return
+        collected = self._chosen.now.collected
+        soon = range(step, step + options.max_collect_steps)
+        last_forced = collection.forced and not any(wanted in soon for wanted in options.at_steps)
+        enough = collected >= options.keep or last_forced
+        over = step - collection.step >= options.max_collect_steps
+        if enough or over or time.time() - collection.time >= options.max_collect_seconds:
+            # a step that was asked for and is healthy leaves the watch as it was
+            if collected or not collection.forced:
+                self._optimizers.reported(step)
+            self._deliver(step)
+
+    def _deliver(self, step: int, short: bool = False, at_end: bool = False) -> None:
+        """The collection has ended: analyze, save and show it.
+
+        Args:
+            short: a traceback follows.
+            at_end: the training ends here, so wait for what is made beside it.
+        """
+        self.change("reported", step)
+        collector = self._chosen.now
+        since = step if self._collection is None else self._collection.step
+        if not collector.in_background:
+            self._show(self._delivery.gather(collector, since), step, short)
+            return
+        if not at_end:
+            collector.seal()
+        self._delivery.gather_beside(collector, since)
+        if at_end:
+            self.take(step, wait=True, short=short, last=True)
+
+    def take(
+        self, step: int, wait: bool = False, short: bool = False, last: bool = False
+    ) -> None:
+        """Show the report that was made beside the training, once it is ready.
+
+        Args:
+            wait: until it is, within a bound.
+            short: a traceback follows.
+            last: the training ends.
+        """
+        for gathered in self._delivery.take(self._chosen.now, wait, last):
+            self._show(gathered, step, short)
+
+    def _show(self, gathered: Optional[Gathered], step: int, short: bool) -> None:
+        if gathered is not None:
+            self._delivery.show(gathered, step, short)
+            return
+        self.change("watching", step)
+        if not short:  # an exception ended the training: nobody has looked for further steps
+            self._console.say("watch.nothing_collected" + (".end" if self.ended else ""))
+
+    # --- a training pauses or ends
+
+    def pause(self, step: int) -> None:
+        """``fit`` has ended: report what was collected."""
+        self.take(step)
+        if self.state == "collecting":
+            self._deliver(step, at_end=True)
+
+    def end(self, step: int, failed: bool) -> None:
+        """The training has ended, by an exception if ``failed``: report what was collected."""
+        self.take(step, wait=True, short=failed, last=True)
+        if self.state == "collecting" or (failed and self._salvaged()):
+            self._deliver(step, short=failed, at_end=True)
+        self._delivery.listen_for_the_last_time(failed)
+
+    def _salvaged(self) -> bool:
+        """Whether a training that failed before its trigger has left something to analyze."""
+        return self._may_collect() and not self._delivery.is_busy and self._chosen.now.salvage()
