@@ -154,7 +154,7 @@ def _halvings(before: float, after: float) -> int:
     """How often a fall halved the loss scale: one look can cover several steps."""
     if not 0 < after < before < math.inf:
         return 1
-    return max(1, round(math.log2(before / after)))
+    return max(1, round(math.log2(before) - math.log2(after)))
 
 
 def loss_scale(seen: LossScale, language: str) -> Tuple[str, str]:
