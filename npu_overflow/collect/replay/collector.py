@@ -285,7 +285,8 @@ class ReplayCollector(Collector):
             raise CannotCollect("replay.begin", name=self._variable_names(record)(source.handle))
 
     def _found(self, step: int, record: Record, found: Findings, overflowed: bool) -> None:
-        if not found.reached and not found.absorbed and not (overflowed and self._is_guarded()):
+        harmless = not found.reached and (not found.absorbed or self._is_guarded())
+        if harmless and not (overflowed and self._is_guarded()):
             return  # a step that was asked for and is healthy
         self._collected += 1
         if found.reached:
