@@ -67,9 +67,8 @@ def test_a_cast_of_gradients_is_named_and_not_the_clipping_after_it() -> None:
             with tf.GradientTape() as tape:
                 loss = scaled(optimizer, tf.reduce_mean(tf.square(model(x, training=True) - y)))
             gradients = tape.gradient(loss, model.trainable_variables)
-            gradients = [
-                tf.cast(tf.cast(g, tf.float16), tf.float32) for g in gradients
-            ]  # compressed
+            small = [tf.cast(g, tf.float16) for g in gradients]  # compressed
+            gradients = [tf.cast(g, tf.float32) for g in small]
             gradients, _ = tf.clip_by_global_norm(unscaled(optimizer, gradients), 1e9)
             optimizer.apply_gradients(zip(gradients, model.trainable_variables))
 
