@@ -1,7 +1,8 @@
-"""Planted faults as graph tests: a few compiled steps, the last of them recorded and run again. No ``fit``, no watch, no report.
+"""Planted faults as graph tests: a few compiled steps, the last of them recorded and run again.
 
-The steps are those in which a watched training would find the fault: two before it, those that lower the loss scale, and the one
-that is looked at. Blame, names and advice then come from the record alone, and are judged like those of a whole training.
+Without ``fit``, watch or saved report. The steps are those in which a watched training would find the
+fault: two before it, those that lower the loss scale, and the one that is looked at. Blame, names and
+advice come from the record alone, and are judged like those of a whole training.
 """
 from __future__ import annotations
 
@@ -15,24 +16,28 @@ __all__ = ["run"]
 
 
 def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
-    """Run a case in one variant and judge what the record of its step says; returns what is wrong."""
+    """Run a case in one variant and judge what its record says; returns what is wrong."""
     with kit.under_policy(case.policy), kit.Graphs() as graphs:
         built = kit.build(case, variant)
         training, faulty = built.training, variant != "cured"
         wrong = kit.prove(built) if faulty else []
         first, last = _steps(case, built.truth)
         with kit.listening() as (said, printed):
-            report, drops = _look(training.stepwise(), range(first, last + 1), faulty, case, dump_path)
+            steps = range(first, last + 1)
+            report, drops = _look(training.stepwise(), steps, faulty, case, dump_path)
         reports = [report] if report is not None else []
-        outcome = kit.Outcome(reports, drops, "reported" if reports else "watching", said.getvalue(), printed.getvalue())
+        state = "reported" if reports else "watching"
+        outcome = kit.Outcome(reports, drops, state, said.getvalue(), printed.getvalue())
         if not faulty:
-            return kit.judge_healthy(outcome, asked=True) + ["the loss scale fell: %s" % drops for _ in drops[:1]]
+            fell = ["the loss scale fell: %s" % drops] if drops else []
+            return kit.judge_healthy(outcome, asked=True) + fell
         wrong += kit.judge(built.truth, outcome, graphs)
         return wrong + (built.check(outcome) if built.check is not None else [])
 
 
 def _steps(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
-    """The first and the last step to run: the last is looked at; two are healthy, those between lower the loss scale."""
+    """The first and the last step to run: two are healthy, then the scale is lowered, the last is
+    looked at."""
     wanted = case.options.get("at_steps")
     last = wanted[0] if wanted else truth.start + (kit.OPTIONS["patience"] if truth.falls else 0)
     return max(truth.start - 2, 0), last
@@ -41,7 +46,11 @@ def _steps(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
 def _look(
     stepwise: kit.Stepwise, steps: range, faulty: bool, case: kit.Case, dump_path: str
 ) -> Tuple[Optional[Any], List[Tuple[int, float, float]]]:
-    """Run the steps, the last one under the collector; its report, and the falls of the loss scale before it."""
+    """Run the steps, the last one under the collector.
+
+    Returns:
+        its report, or None where nothing was written; the falls of the loss scale before it.
+    """
     from npu_overflow import analyze
     from npu_overflow.collect.base import Training
     from npu_overflow.collect.replay.collector import ReplayCollector

@@ -469,7 +469,12 @@ class Steps(Loop):
     """
 
     def __init__(
-        self, s: Setting, step: Callable[[Any], Any], batches: Sequence[Any], optimizer: Any, before: Callable[[int], None] = lambda step: None
+        self,
+        s: Setting,
+        step: Callable[[Any], Any],
+        batches: Sequence[Any],
+        optimizer: Any,
+        before: Callable[[int], None] = lambda step: None,
     ) -> None:
         def run() -> None:
             call, _, _ = self.stepwise()
@@ -477,7 +482,8 @@ class Steps(Loop):
                 call(i)
 
         super().__init__(run)
-        self._tf, self._step, self._batches, self._optimizer, self._before = s.tf, step, batches, optimizer, before
+        self._tf, self._step, self._batches = s.tf, step, batches
+        self._optimizer, self._before = optimizer, before
 
     def stepwise(self) -> Stepwise:
         """The function of one step."""
@@ -531,7 +537,8 @@ def listening() -> Iterator[Tuple[io.StringIO, io.StringIO]]:
 
 @functools.lru_cache(maxsize=1)
 def _freeze() -> None:
-    """What is imported by now stays: each clearing of Keras collects garbage, and need not look through all of TensorFlow."""
+    """What is imported by now stays: each clearing of Keras collects garbage, and need not look
+    through all of TensorFlow."""
     gc.collect()
     gc.freeze()
 
@@ -580,7 +587,10 @@ def run(case: Case, variant: str, dump_path: str) -> List[str]:
         faulty = case.kind == "fault" and variant != "cured"
         wrong = prove(built) if faulty else []
         outcome = built.training.train(**options)
-        wrong += judge(built.truth, outcome, graphs) if faulty else judge_healthy(outcome, variant == "forced" or "at_steps" in options)
+        if faulty:
+            wrong += judge(built.truth, outcome, graphs)
+        else:
+            wrong += judge_healthy(outcome, asked="at_steps" in options)
         if built.check is not None and variant != "cured":
             wrong += built.check(outcome)
         return wrong
@@ -608,7 +618,7 @@ def prove(built: Fault) -> List[str]:
 
 
 def judge(truth: Truth, outcome: Outcome, graphs: Graphs) -> List[str]:
-    """Compare what was reported with the truth; the name with the graphs that were really traced as well."""
+    """Compare what was reported with the truth, its name with the graphs that were traced as well."""
     wrong = _failures(outcome)
     if not outcome.reports:
         return [*wrong, "no report (state %s, %d drops): %s" % (outcome.state, len(outcome.drops), outcome.said.strip()[-600:])]
@@ -639,7 +649,7 @@ def judge(truth: Truth, outcome: Outcome, graphs: Graphs) -> List[str]:
 
 
 def judge_healthy(outcome: Outcome, asked: bool = False) -> List[str]:
-    """Nothing may be blamed, nothing warned of. Who asked for a step is told what was harmless in it."""
+    """Nothing may be blamed, nothing warned of. Who asked for a step is told what was harmless."""
     wrong = _failures(outcome)
     for report in outcome.reports:
         first = report.first
@@ -688,8 +698,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def same_name(wanted: Optional[str], found: Optional[str]) -> bool:
-    """Whether a graph's name is the one wanted, part by part: a graph numbers a scope that is opened twice ("net_1/hot_1"), the
-    operator's own name counts as it is."""
+    """Whether a graph's name is the one wanted, part by part: a graph numbers a scope that is opened
+    twice ("net_1/hot_1"), the operator's own name counts as it is."""
     if wanted is None or found is None:
         return wanted == found
     (*scopes, own), (*numbered, its) = wanted.split("/"), found.split("/")
@@ -701,7 +711,7 @@ def _same_scope(wanted: str, found: str) -> bool:
     return found == wanted or (beginning == wanted and number.isdigit())
 
 
-# --- the graphs that were really traced ---------------------------------------------------------------------------------------------
+# --- the graphs that were really traced ------------------------------------------------------------
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
@@ -735,7 +745,8 @@ class Graphs:
         self.traced.clear()
 
     def hold(self, name: str, op_type: str) -> bool:
-        """Whether one of them has an operator of this name and type, inside the scopes of the calls that lead to it."""
+        """Whether one of them has an operator of this name and type, inside the scopes of the calls
+        that lead to it."""
         if not self.traced:
             return True  # in another process
         prefixes = {""}
