@@ -40,7 +40,6 @@ Cases live in modules of this folder that ``MODULES`` lists. ``python -m tests.f
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import importlib
 import io
@@ -422,6 +421,9 @@ class Fit:
         symbolic = getattr(model, "_maybe_symbolic_build", None)
         if symbolic is not None:
             symbolic(data_batch=next(iter(given[0])))
+        if model.built and hasattr(model.optimizer, "build"):
+            # the first trace would make its variables, which takes a second trace
+            model.optimizer.build(model.trainable_variables)
         model.make_train_function()
 
         def call(step: int) -> None:
@@ -535,24 +537,17 @@ def listening() -> Iterator[Tuple[io.StringIO, io.StringIO]]:
 # --- running and judging ------------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1)
-def _freeze() -> None:
-    """What is imported by now stays: each clearing of Keras collects garbage, and need not look
-    through all of TensorFlow."""
-    gc.collect()
-    gc.freeze()
-
-
 @contextlib.contextmanager
 def under_policy(name: str) -> Iterator[None]:
     """A cleared, seeded Keras under a precision policy, as it was afterwards."""
     import tensorflow as tf
 
-    _freeze()
     keras = tf.keras
     modern = hasattr(keras, "config") and hasattr(keras.config, "set_dtype_policy")
     set_policy = keras.config.set_dtype_policy if modern else keras.mixed_precision.set_global_policy
     keras.backend.clear_session()
+    # what lives by now stays (TensorFlow, and graphs that Keras never lets go): nobody looks through it again
+    gc.freeze()
     np.random.seed(7)
     python_random.seed(7)
     tf.random.set_seed(7)
