@@ -496,7 +496,9 @@ class Interpreter:
         workers: many exchange gradients in one."""
         floats = [(value, mark) for value, mark in zip(ins, inm) if is_float(value)]
         if node.kind == programs.COLLECTIVE and node.type.startswith(_REDUCES) and floats:
-            return [floats[0][0]], [floats[0][1]]
+            value, mark = floats[0]
+            self._answers |= mark.bits if mark is not None else 0  # the others are told, and may skip the step for it
+            return [value], [mark]
         if node.kind == programs.PYTHON and self.step.workers > 1 and len(floats) == len(ins) == len(node.outputs):
             return ins, inm
         codes = {programs.COLLECTIVE: "replay.collective", programs.PYTHON: "replay.python"}
