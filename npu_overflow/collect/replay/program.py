@@ -1,64 +1,55 @@
 """A function's graph as a list of nodes that can be run one by one."""
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 
-__all__ = ["Node", "Program", "Programs", "kind_of", "node_of_call"]
+__all__ = ["KINDS", "Node", "Program", "Programs", "node_of_call"]
 
-#: what the interpreter does with a node
-(PLAIN, CONST, CALL, BRANCH, LOOP, LEFT_OUT, ALIAS, READ, WRITE, DRAW, RANDOM, COLLECTIVE, PYTHON, REFUSED) = range(14)
-
-_CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
-_BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-_LOOPS = frozenset(("While", "StatelessWhile"))
-_PYTHON = frozenset(("PyFunc", "EagerPyFunc", "PyFuncStateless"))
-# seen by people or files, and without a result: the training has done them already
-_LEFT_OUT = frozenset(
-    "NoOp Assert PrintV2 ControlTrigger WriteSummary WriteScalarSummary WriteHistogramSummary WriteImageSummary "
-    "WriteAudioSummary WriteGraphSummary WriteRawProtoSummary FlushSummaryWriter ImportEvent WriteFile "
-    "DeleteIterator DeleteMemoryCache DeleteMultiDeviceIterator DestroyResourceOp".split()
-)
-_READS = frozenset(("ReadVariableOp",))
-# take a variable, or another resource, and change nothing
-_HARMLESS = frozenset(
-    "ResourceGather ResourceGatherNd VariableShape VarIsInitializedOp LookupTableFindV2 LookupTableSizeV2 "
-    "LookupTableExportV2 IsResourceInitialized".split()
-)
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStridedSliceAssign",
-           "ResourceAccumulator", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal",
-           "StatefulRandomBinomial", "RngSkip", "RngReadAndSkip")
-_DRAWS = ("IteratorGetNext", "MultiDeviceIteratorGetNext")
-_RANDOM = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial")
-_COLLECTIVES = ("Collective", "Nccl", "Horovod", "Hcom", "XlaAllReduce", "CrossReplicaSum")
-# change what lies outside the training, or wait for another device or process
-_REFUSED = ("LookupTableInsert", "LookupTableRemove", "LookupTableImport", "Queue", "Barrier", "SaveV2", "SaveSlices",
-            "MutexLock", "Switch", "Merge", "Enter", "Exit", "NextIteration", "RefSwitch", "RefMerge", "_Send", "_Recv",
-            "Send", "Recv", "StackPush", "StackPop", "ReduceDataset", "RemoteCall")
+# What the interpreter does with a node: its kind, by the operator's type or by how that begins.
+_TYPES = {
+    "plain": "RandomDataset RandomDatasetV2",
+    "constant": "Const",
+    "call": "PartitionedCall StatefulPartitionedCall",
+    "branch": "If StatelessIf Case StatelessCase",
+    "loop": "While StatelessWhile",
+    "read": "ReadVariableOp",
+    "python": "PyFunc EagerPyFunc PyFuncStateless",
+    # seen by people or files, and without a result: the training has done them already
+    "left_out": "NoOp Assert PrintV2 ControlTrigger WriteSummary WriteScalarSummary WriteFile "
+    "WriteHistogramSummary WriteImageSummary WriteAudioSummary WriteGraphSummary ImportEvent "
+    "WriteRawProtoSummary FlushSummaryWriter DeleteIterator DeleteMemoryCache "
+    "DeleteMultiDeviceIterator DestroyResourceOp",
+}
+_BEGINNINGS = {
+    "draw": "IteratorGetNext MultiDeviceIteratorGetNext",
+    "write": "Assign ResourceApply ResourceSparseApply ResourceScatter ResourceStridedSliceAssign "
+    "ResourceAccumulator StatefulUniform StatefulStandardNormal StatefulTruncatedNormal "
+    "StatefulRandomBinomial RngSkip RngReadAndSkip",
+    "collective": "Collective Nccl Horovod Hcom XlaAllReduce CrossReplicaSum",
+    # change what lies outside the training, or wait for another device or process
+    "refused": "LookupTableInsert LookupTableRemove LookupTableImport Queue Barrier MutexLock "
+    "SaveV2 SaveSlices Switch Merge Enter Exit NextIteration RefSwitch RefMerge _Send _Recv "
+    "Send Recv StackPush StackPop ReduceDataset RemoteCall",
+    "random": "Random TruncatedNormal ParameterizedTruncatedNormal Multinomial",
+}
+KINDS = ("alias", *_TYPES, *_BEGINNINGS)
+WITH_FUNCTIONS = ("call", "branch", "loop")
+_BY_TYPE = {op_type: kind for kind, types in _TYPES.items() for op_type in types.split()}
+_BY_BEGINNING = tuple((kind, tuple(words.split())) for kind, words in _BEGINNINGS.items())
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")
 
 
-def kind_of(op_type: str, inputs: Sequence[Any]) -> int:
-    """What the interpreter does with an operator of this type.
-
-    Args:
-        inputs: tensors of any kind that have a ``dtype``.
-    """
-    if op_type == "Const":
-        return CONST
-    for kind, types in ((CALL, _CALLS), (BRANCH, _BRANCHES), (LOOP, _LOOPS), (LEFT_OUT, _LEFT_OUT), (READ, _READS), (PYTHON, _PYTHON)):
-        if op_type in types:
-            return kind
-    if op_type in ("Identity", "IdentityN") and all(t.dtype.name in ("resource", "variant") for t in inputs):
-        return ALIAS
-    for kind, beginnings in ((DRAW, _DRAWS), (WRITE, _WRITES), (COLLECTIVE, _COLLECTIVES), (REFUSED, _REFUSED)):
-        if op_type.startswith(beginnings):
-            return kind
-    if op_type.startswith(_RANDOM) and not op_type.endswith("Dataset"):
-        return RANDOM
-    return PLAIN
+def _kind_of(op_type: str, inputs: Sequence[Any]) -> str:
+    if op_type in _BY_TYPE:
+        return _BY_TYPE[op_type]
+    if op_type in ("Identity", "IdentityN") and all(
+        tensor.dtype.name in ("resource", "variant") for tensor in inputs
+    ):
+        return "alias"
+    return next((kind for kind, words in _BY_BEGINNING if op_type.startswith(words)), "plain")
 
 
 class Node:
@@ -67,119 +58,128 @@ class Node:
     Attributes:
         kind: what the interpreter does with it.
         type, name, device: as in the graph.
+        number: its place in the order of execution.
         attrs: names and values in turn, as TensorFlow's eager runtime takes them.
         inputs, outputs: places of its tensors in the frame.
-        last: places of tensors that nobody needs after it.
+        taken: types of its inputs.
         floats: its outputs that can be non-finite.
+        last: places of tensors that nobody needs after it.
         functions: names of the functions that it calls, by attribute.
         constant: the value of a Const.
         op: TensorFlow's operator, with the lines of code that made it; None of an eager one.
-        number: its place in the order of execution.
     """
 
-    __slots__ = ("attrs", "constant", "device", "floats", "functions", "inputs", "kind", "last", "name", "number", "op",
-                 "outputs", "type")
+    __slots__ = (
+        "attrs", "constant", "device", "floats", "functions", "inputs", "kind", "last", "name",
+        "number", "op", "outputs", "taken", "type",
+    )  # fmt: skip
 
-    def __init__(self, op_type: str, kind: int, name: str, number: int) -> None:
-        self.type, self.kind, self.name, self.number = op_type, kind, name, number
+    def __init__(
+        self, op_type: str, name: str, number: int, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        self.type, self.name, self.number = op_type, name, number
+        self.kind = _kind_of(op_type, inputs)
         self.attrs: Tuple[Any, ...] = ()
         self.inputs: Tuple[int, ...] = ()
-        self.outputs: Tuple[int, ...] = ()
+        self.outputs = tuple(range(len(outputs)))
+        self.taken = tuple(tensor.dtype for tensor in inputs)
+        self.floats = tuple(i for i, tensor in enumerate(outputs) if tensor.dtype.name in _FLOATS)
         self.last: Tuple[int, ...] = ()
-        self.floats: Tuple[int, ...] = ()
         self.functions: Dict[str, List[str]] = {}
         self.constant: Any = None
         self.device: Optional[str] = None
         self.op: Any = None
 
 
-def node_of_call(op_type: str, inputs: Sequence[Any], attrs: Sequence[Any], dtypes: Sequence[Any], number: int) -> Node:
+def node_of_call(
+    op_type: str, inputs: Sequence[Any], attrs: Sequence[Any], outputs: Sequence[Any]
+) -> Node:
     """The node of an operator that ran eagerly; its tensors have no places."""
-    node = Node(op_type, kind_of(op_type, inputs), op_type, number)
-    given = zip(attrs[::2], attrs[1::2])  # TensorFlow 2.6 tells None of those that have their defaults
+    node = Node(op_type, op_type, 0, inputs, outputs)
+    given = zip(attrs[::2], attrs[1::2])  # TensorFlow 2.6 tells None of those that have defaults
     node.attrs = tuple(part for pair in given if pair[1] is not None for part in pair)
-    node.outputs = tuple(range(len(dtypes)))
-    node.floats = tuple(i for i, dtype in enumerate(dtypes) if dtype.name in _FLOATS)
     return node
 
 
 class Program:
-    """The nodes of one graph that are needed for its results and effects, in an order in which they can run.
+    """The nodes of a graph that its results and effects need, in an order in which they can run.
 
     Args:
         graph: a ``FuncGraph``.
-        traced: where ``graph`` comes from a definition, the graph that it defines a part of: it has the lines of code.
+        traced: where ``graph`` comes from a definition, the graph that it defines a part of: it has
+            the lines of code.
     """
 
     def __init__(self, graph: Any, traced: Any = None) -> None:
         self.graph = graph
-        self._lines = {op.name: op for op in traced.get_operations()} if traced is not None else {}
-        self.places: Dict[int, int] = {}
-        self.inputs = tuple(self._place(t) for t in graph.inputs)
-        self.resources = frozenset(i for i, t in enumerate(graph.inputs) if t.dtype.name == "resource")
+        self._lines = {} if traced is None else {op.name: op for op in traced.get_operations()}
+        self._places: Dict[int, int] = {}
+        self.inputs = self._places_of(graph.inputs)
         ops = [op for op in _in_order(graph) if op.type != "Placeholder"]
         self.nodes = [self._node(op, i) for i, op in enumerate(ops)]
-        self.outputs = tuple(self._place(t) for t in graph.outputs)
-        self.dtypes = tuple(t.dtype for t in graph.outputs)
-        self.size = len(self.places)
+        self.outputs = self._places_of(graph.outputs)
+        self.size = len(self._places)
+        #: place of a resource -> its position among the inputs
+        self.handles = {
+            place: i
+            for i, (place, tensor) in enumerate(zip(self.inputs, graph.inputs))
+            if tensor.dtype.name == "resource"
+        }
+        for node in self.nodes:
+            if node.kind == "alias" and node.inputs[0] in self.handles:
+                self.handles[node.outputs[0]] = self.handles[node.inputs[0]]
         self._note_last_uses()
 
-    def _place(self, tensor: Any) -> int:
-        return self.places.setdefault(id(tensor), len(self.places))
+    def _places_of(self, tensors: Any) -> Tuple[int, ...]:
+        return tuple(self._places.setdefault(id(t), len(self._places)) for t in tensors)
 
     def _node(self, op: Any, number: int) -> Node:
         definition = op.node_def
-        node = Node(op.type, kind_of(op.type, op.inputs), op.name, number)
+        node = Node(op.type, op.name, number, list(op.inputs), op.outputs)
         node.op, node.device = self._lines.get(op.name, op), op.device or None
-        node.inputs = tuple(self._place(t) for t in op.inputs)
-        node.outputs = tuple(self._place(t) for t in op.outputs)
-        node.floats = tuple(i for i, t in enumerate(op.outputs) if t.dtype.name in _FLOATS)
-        if node.kind == CONST:
+        node.inputs, node.outputs = self._places_of(op.inputs), self._places_of(op.outputs)
+        if node.kind == "constant":
             node.constant = _constant(definition)
-        elif node.kind in (CALL, BRANCH, LOOP):
+        elif node.kind in WITH_FUNCTIONS:
             for key, value in definition.attr.items():
                 if value.func.name or value.list.func:
-                    node.functions[key] = [value.func.name] if value.func.name else [f.name for f in value.list.func]
+                    node.functions[key] = [f.name for f in value.list.func] or [value.func.name]
         else:
-            attrs: List[Any] = []
-            for item in op.op_def.attr:
-                if item.name in definition.attr:
-                    attrs += [item.name, _attribute(item.type, definition.attr[item.name])]
-            node.attrs = tuple(attrs)
+            node.attrs = tuple(
+                part
+                for item in op.op_def.attr
+                if item.name in definition.attr
+                for part in (item.name, _attribute(item.type, definition.attr[item.name]))
+            )
         return node
 
     def _note_last_uses(self) -> None:
-        kept = {*self.inputs, *self.outputs}
-        last: Dict[int, Node] = {}
-        for node in self.nodes:
-            for place in (*node.inputs, *node.outputs):
-                last[place] = node
-        ends: Dict[int, List[int]] = {}
-        for place, node in last.items():
-            if place not in kept:
-                ends.setdefault(node.number, []).append(place)
-        for node in self.nodes:
-            node.last = tuple(ends.get(node.number, ()))
+        last = {place: node for node in self.nodes for place in (*node.inputs, *node.outputs)}
+        for place in set(last).difference(self.inputs, self.outputs):
+            last[place].last += (place,)
 
 
 class Programs:
-    """The programs of a process's functions, each made once, and what follows from their nodes alone."""
+    """The programs of functions, each made once, and what follows from their nodes alone."""
 
     def __init__(self) -> None:
         self._by_graph: Dict[Tuple[int, int], Program] = {}
         self._by_name: Dict[str, Program] = {}
-        self._flows: Dict[Tuple[int, FrozenSet[int]], Set[int]] = {}
         self._written: Dict[Tuple[int, FrozenSet[int]], Dict[int, bool]] = {}
 
     def of_graph(self, graph: Any) -> Program:
-        """The program of a graph. The first time that a tape differentiates a function its graph gets more results."""
+        """The program of a graph. A tape that differentiates a function gives its graph more
+        results, once."""
         key = (id(graph), len(graph.outputs))
         if key not in self._by_graph:
-            self._by_graph[key] = Program(graph)  # which holds the graph, so its id stays its own
+            self._by_graph[key] = Program(graph)  # it holds the graph, so the id stays its own
         return self._by_graph[key]
 
-    def called(self, name: str, caller: Optional[Program] = None, traced: Any = None) -> Optional[Program]:
-        """The program of a function by its name; None where TensorFlow has no such function (any more).
+    def called(
+        self, name: str, caller: Optional[Program] = None, traced: Any = None
+    ) -> Optional[Program]:
+        """The program of a function by its name; None where TensorFlow has no such function (any
+        more).
 
         Args:
             caller: the program that calls it, or None.
@@ -198,14 +198,16 @@ class Programs:
                 self._by_name[name] = Program(graph, traced)
         return self._by_name[name]
 
-    def _functions(self, node: Node, program: Program) -> List[Program]:
-        names = [name for names in node.functions.values() for name in names]
-        found = [self.called(name, program) for name in names]
-        return [item for item in found if item is not None]
+    def _called_by(self, node: Node, program: Program) -> Iterator[Program]:
+        for names in node.functions.values():
+            for name in names:
+                inner = self.called(name, program)
+                if inner is not None:
+                    yield inner
 
     def written(self, program: Program, weights: FrozenSet[int] = frozenset()) -> Dict[int, bool]:
-        """Resource inputs of a program, by position, that it writes, and whether only in branches that write weights too: a step that
-        is skipped leaves those as they were.
+        """Resource inputs of a program, by position, that it writes, and whether only in branches
+        that write weights too: a step that is skipped leaves those as they were.
 
         Args:
             weights: positions of weights.
@@ -213,70 +215,41 @@ class Programs:
         key = (id(program), weights)
         if key in self._written:
             return self._written[key]
-        found: Dict[int, bool] = {}
-        self._written[key] = found
-        position = {place: i for i, place in enumerate(program.inputs) if i in program.resources}
+        found = self._written[key] = {}
+        position = program.handles
         for node in program.nodes:
-            if node.kind == ALIAS and node.inputs[0] in position:
-                position[node.outputs[0]] = position[node.inputs[0]]
-            elif node.kind == WRITE:
+            if node.kind == "write":
                 found.update((position[place], False) for place in node.inputs if place in position)
-            elif node.kind in (CALL, BRANCH, LOOP):
-                taken = node.inputs[1:] if node.kind == BRANCH else node.inputs
-                own = frozenset(i for i, place in enumerate(taken) if position.get(place) in weights)
-                for inner in self._functions(node, program):
+            elif node.kind in WITH_FUNCTIONS:
+                taken = node.inputs[1:] if node.kind == "branch" else node.inputs
+                own = frozenset(i for i, p in enumerate(taken) if position.get(p) in weights)
+                for inner in self._called_by(node, program):
                     inside = self.written(inner, own)
-                    applies = node.kind == BRANCH and not own.isdisjoint(inside)
+                    applies = node.kind == "branch" and not own.isdisjoint(inside)
                     for i, only in inside.items():
-                        at = position.get(taken[i]) if i < len(taken) else None
-                        if at is not None:
+                        if i < len(taken) and taken[i] in position:
+                            at = position[taken[i]]
                             found[at] = found.get(at, True) and (only or applies)
         return found
 
-    def flows_into(self, program: Program, sinks: FrozenSet[int]) -> Set[int]:
-        """Input positions whose values reach what the program writes into the variables at positions ``sinks``;
-        a variable that is read on the way counts by its handle."""
-        key = (id(program), sinks)
-        if key not in self._flows:
-            self._flows[key] = self._flow(program, sinks)
-        return self._flows[key]
-
-    def _flow(self, program: Program, sinks: FrozenSet[int]) -> Set[int]:
-        places = {program.inputs[i] for i in sinks}
-        for node in program.nodes:
-            if node.kind == ALIAS and node.inputs[0] in places:
-                places.update(node.outputs)
-        wanted: Set[int] = set()
-        for node in reversed(program.nodes):
-            if node.kind == WRITE and node.inputs and node.inputs[0] in places:
-                wanted.update(node.inputs[1:])
-            elif node.kind in (CALL, BRANCH, LOOP):
-                offset = 1 if node.kind == BRANCH else 0
-                inside = frozenset(i - offset for i, place in enumerate(node.inputs) if place in places and i >= offset)
-                for inner in self._functions(node, program) if inside else ():
-                    wanted.update(node.inputs[i + offset] for i in self.flows_into(inner, inside))
-                if wanted.intersection(node.outputs):
-                    wanted.update(node.inputs)
-            elif wanted.intersection(node.outputs):
-                wanted.update(node.inputs)
-        return {i for i, place in enumerate(program.inputs) if place in wanted and i not in sinks}
-
 
 def _in_order(graph: Any) -> List[Any]:
-    """The operators that results and effects depend on, producers first. The order of creation is the order of execution, but a
-    FunctionDef promises none, and the gradient of a loop gives the loop inputs that are made later."""
-    needed, waiting = set(), [t.op for t in graph.outputs] + list(graph.control_outputs)
-    while waiting:
-        op = waiting.pop()
+    """The operators that results and effects depend on, producers first. The order of creation is
+    that of execution, but a FunctionDef promises none, and the gradient of a loop gives the loop
+    inputs that are made later."""
+    created = {op: i for i, op in enumerate(graph.get_operations())}
+    done: Set[Any] = set()
+    ordered: List[Any] = []
+    needed, stack = set(), [*(t.op for t in graph.outputs), *graph.control_outputs]
+    while stack:
+        op = stack.pop()
         if op not in needed:
             needed.add(op)
-            waiting += [t.op for t in op.inputs] + list(op.control_inputs)
-    created = {op: i for i, op in enumerate(graph.get_operations())}
-    done, ordered = set(), []
+            stack += [*(t.op for t in op.inputs), *op.control_inputs]
     stack = sorted(needed, key=created.__getitem__, reverse=True)
     while stack:
         op = stack[-1]
-        before = [] if op in done else [o for o in {*(t.op for t in op.inputs), *op.control_inputs} if o not in done]
+        before = {*(t.op for t in op.inputs), *op.control_inputs} - done if op not in done else ()
         if before:
             stack += sorted(before, key=created.__getitem__, reverse=True)
             continue
@@ -300,16 +273,17 @@ def _shape(proto: Any) -> Optional[List[Optional[int]]]:
     return None if proto.unknown_rank else [None if d.size < 0 else d.size for d in proto.dim]
 
 
+#: where an AttrValue keeps an attribute of each kind (attr_value.proto)
+_FIELDS = {"type": "type", "int": "i", "float": "f", "bool": "b", "string": "s"}
+
+
 def _attribute(kind: str, value: Any) -> Any:
     """An attribute as TensorFlow's eager runtime takes it."""
-    if kind.startswith("list("):
-        many: Dict[str, Iterable[Any]] = {
-            "type": value.list.type, "int": value.list.i, "float": value.list.f, "bool": value.list.b, "string": value.list.s,
-            "shape": [_shape(s) for s in value.list.shape], "func": [f.name for f in value.list.func],
-        }
-        return list(many.get(kind[5:-1], ()))
+    listed = kind.startswith("list(")
+    kind, value = (kind[5:-1], value.list) if listed else (kind, value)
     if kind == "shape":
-        return _shape(value.shape)
+        return [_shape(item) for item in value.shape] if listed else _shape(value.shape)
     if kind == "func":
-        return value.func.name
-    return {"type": value.type, "int": value.i, "float": value.f, "bool": value.b, "string": value.s}.get(kind)
+        return [item.name for item in value.func] if listed else value.func.name
+    found = getattr(value, _FIELDS[kind]) if kind in _FIELDS else None
+    return list(found or ()) if listed else found

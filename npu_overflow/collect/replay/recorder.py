@@ -275,7 +275,7 @@ class Recorder:
                 self._meet_variables(entry.graph)
             entry.stack, entry.backward, _ = _stack(frame)
         else:
-            entry.node = programs.node_of_call(op_type, inputs, attrs, [t.dtype for t in outputs], 0)
+            entry.node = programs.node_of_call(op_type, inputs, attrs, outputs)
             entry.stack, entry.backward, entry.forward = _stack(frame)
             self._note_eager(entry, inputs, outputs, frame)
         self._made.update(entry.outputs)
@@ -292,7 +292,7 @@ class Recorder:
             number, kind = private.tensor_id(handle), tensor.dtype.as_datatype_enum
             self._variables.setdefault(number, variable)
             entry = Entry("ReadVariableOp", [handle], [number], [private.tensor_id(tensor)])
-            entry.node = programs.node_of_call("ReadVariableOp", [handle], ("dtype", kind), [tensor.dtype], 0)
+            entry.node = programs.node_of_call("ReadVariableOp", [handle], ("dtype", kind), [tensor])
             entry.given = [tensor]
             self._made.update(entry.outputs)
             self._entries.append(entry)
@@ -300,17 +300,17 @@ class Recorder:
     def _note_eager(self, entry: Entry, inputs: List[Any], outputs: List[Any], frame: FrameType) -> None:
         kind = entry.node.kind
         entry.scope = private.name_scope()
-        if kind in (programs.READ, programs.WRITE) or entry.type.startswith("Resource"):
+        if kind in ("read", "write") or entry.type.startswith("Resource"):
             for handle in inputs:
                 number = private.tensor_id(handle)
                 if handle.dtype.name == "resource" and number not in self._variables:
                     self._variables[number] = _variable_behind(frame, handle)
-                if handle.dtype.name == "resource" and kind == programs.WRITE:
+                if handle.dtype.name == "resource" and kind == "write":
                     self._eager_written[number] = handle
-        if kind == programs.RANDOM or kind == programs.DRAW or entry.type.startswith(_HELD):
+        if kind in ("random", "draw") or entry.type.startswith(_HELD):
             entry.given = outputs
             self._bytes += sum(_bytes_of(t) for t in outputs)
-        elif kind == programs.READ and self._bytes < self._max_bytes:
+        elif kind == "read" and self._bytes < self._max_bytes:
             entry.given = outputs  # the variable's own memory, until it is written
 
     def _meet_variables(self, graph: Any) -> None:
