@@ -1,12 +1,14 @@
-"""Whom to blame for an overflowed step: the origin that alone, with every other one repaired, still has a consequence.
+"""Whom to blame for an overflowed step: the origin that alone, with every other one repaired, still
+has a consequence.
 
-Where values of several origins mix, their flow alone can't tell the guilty from the harmless: an attention mask of
--inf flows into the same softmax as a real overflow. So the record is run again with origins repaired.
+Where values of several origins mix, their flow alone can't tell the guilty from the harmless: an
+attention mask of -inf flows into the same softmax as a real overflow. So the record is run again
+with origins repaired.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, FrozenSet, List, Optional, Tuple
+from typing import Any, FrozenSet, List, Optional, Set, Tuple
 
 from npu_overflow.collect.replay import environment
 from npu_overflow.collect.replay.finite import Asked
@@ -18,7 +20,7 @@ __all__ = ["Findings", "examine"]
 
 MAX_TESTED = 8  # origins that are tested one by one
 _MOST_UNCOVERED = 4  # times that repairing an origin may uncover others behind it
-#: a run with repaired values may take so many times the operators of the step: a loop that only the overflow ends would never end
+# operators of a changed run: a loop that only the overflow ends would never end
 _LONGER, _AT_LEAST = 4, 1000
 
 
@@ -31,7 +33,7 @@ class Findings:
         guilty: all origins found guilty or not cleared, the culprit first.
         held: operators with their tensors, in the order of execution.
         origins: all origins of the first run.
-        cured_by_scale: whether a low loss scale would leave the step finite; None where that can't be told.
+        cured_by_scale: whether a low loss scale would leave the step finite; None: can't be told.
         operators: operators of the step.
         not_held: operators with non-finite outputs beyond those held.
         runs: how often the record was run.
@@ -64,24 +66,29 @@ def examine(step: Step, max_memory: int) -> Findings:
         max_memory: bytes of tensors held for the dump.
 
     Raises:
-        CannotCollect: the record can't be run again. Nothing of the training has changed in any case.
+        CannotCollect: the record can't be run again. The training is as it was in any case.
     """
     first = _run(step, budget=max_memory)
     if first is None:
         raise CannotCollect("replay.too_long")
     step.most_nodes = _LONGER * first.count + _AT_LEAST
-    found = Findings(held=first.kept, origins=first.origins, operators=first.count, not_held=first.not_held)
+    found = Findings(
+        held=first.kept, origins=first.origins, operators=first.count, not_held=first.not_held
+    )
     candidates = first.of_bits(first.consequence)
-    if not candidates:
-        return found
-    found.guilty = _Trial(step, candidates, found).guilty()
-    found.culprit = found.guilty[0]
-    found.cured_by_scale = _cured_by_scale(step, found)
+    if candidates:
+        candidates.sort(key=lambda origin: origin.op.order if origin.op else 0)
+        found.guilty = _guilty(step, candidates, found)
+        found.culprit = found.guilty[0]
+        found.cured_by_scale = _cured_by_scale(step, found)
     return found
 
 
-def _run(step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float] = None, budget: int = 0) -> Optional[Interpreter]:
-    """One run, or None where it took too long. What an operator raises is the replay's failure, never the training's."""
+def _run(
+    step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float] = None, budget: int = 0
+) -> Optional[Interpreter]:
+    """One run, or None where it took too long. What an operator raises is the replay's failure,
+    never the training's."""
     try:
         if environment.core() == "CPU":
             return Interpreter(step, repair, scale, budget).run()
@@ -93,55 +100,50 @@ def _run(step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float
     except CannotCollect:
         raise
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        raise CannotCollect("replay.raised", error="%s: %s" % (type(error).__name__, text)) from error
+        text = "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:300])
+        raise CannotCollect("replay.raised", error=text) from error
 
 
-class _Trial:
-    """Tests the candidates in the order of execution."""
+def _guilty(step: Step, candidates: List[Origin], found: Findings) -> Tuple[Origin, ...]:
+    """The first candidate that is guilty alone, then all that were not cleared before it."""
+    behind: Set[Any] = set()  # keys of origins that only repaired runs have
+    for i, origin in enumerate(candidates[:MAX_TESTED] if len(candidates) > 1 else ()):
+        others = {item.key for item in candidates if item is not origin}
+        if _is_guilty(step, origin, others, behind, found):
+            return tuple(candidates[i:])
+    return tuple(candidates)  # one that needs no test, or harmful only together
 
-    def __init__(self, step: Step, candidates: List[Origin], found: Findings) -> None:
-        self._step, self._found = step, found
-        self._candidates = sorted(candidates, key=lambda origin: origin.op.order if origin.op else 0)
-        self._behind: FrozenSet[Any] = frozenset()  # keys of origins that only repaired runs have
 
-    def guilty(self) -> Tuple[Origin, ...]:
-        """The first that is guilty alone, then all that were not cleared before it."""
-        cleared = []
-        for origin in self._candidates[:MAX_TESTED] if len(self._candidates) > 1 else ():
-            if self._is_guilty(origin):
-                return (origin, *[other for other in self._candidates if other is not origin and other not in cleared])
-            cleared.append(origin)
-        return tuple(self._candidates)  # one that needs no test, or harmful only together: the first of them
-
-    def _is_guilty(self, origin: Origin) -> bool:
-        """Whether it alone has a consequence. What repairing the others uncovers behind them is nobody's fault: it is repaired, too."""
-        others = frozenset(item.key for item in self._candidates if item is not origin)
-        for _ in range(_MOST_UNCOVERED):
-            self._found.runs += 1
-            alone = _run(self._step, others | self._behind)
-            if alone is None:
-                return True
-            reached = alone.of_bits(alone.consequence)
-            uncovered = frozenset(item.key for item in reached if item.key != origin.key)
-            if any(item.key == origin.key for item in reached) and not uncovered:
-                return True
-            if not uncovered or uncovered <= self._behind:
-                return bool(reached)
-            self._behind |= uncovered
-        return any(item.key == origin.key for item in reached)
+def _is_guilty(
+    step: Step, origin: Origin, others: Set[Any], behind: Set[Any], found: Findings
+) -> bool:
+    """Whether it alone has a consequence. What repairing the others uncovers behind them is
+    nobody's fault: it is repaired, too."""
+    itself = False
+    for _ in range(_MOST_UNCOVERED):
+        found.runs += 1
+        alone = _run(step, frozenset(others | behind))
+        if alone is None:
+            return True
+        reached = {item.key for item in alone.of_bits(alone.consequence)}
+        itself, uncovered = origin.key in reached, reached - {origin.key}
+        if uncovered <= behind:
+            return bool(reached)
+        behind |= uncovered
+    return itself
 
 
 def _cured_by_scale(step: Step, found: Findings) -> Optional[bool]:
-    """Whether a low loss scale would cure the step. It can't where it does not go into what the culprit was given."""
-    assert found.culprit is not None
-    present = [step.record.begin[number][1] for number in step.scales if number in step.record.begin]
-    if not present:
+    """Whether a low loss scale would cure the step. It can't where it does not go into what the
+    culprit was given."""
+    begin = step.record.begin
+    present = [begin[number][1] for number in step.scales if number in begin]
+    if not present or found.culprit is None:
         return None
     if not found.culprit.scaled:
         return False
     scale = float(present[0].numpy())
     found.runs += 1
-    # 1, the usual floor, cures whatever a loss scale can cure; where it stands there already, far below
+    # 1, the usual floor, cures whatever a loss scale can cure; where it stands there, far below
     low = _run(step, scale=1.0 if scale > 1.0 else scale / 2**16)
     return None if low is None else not low.consequence

@@ -1,28 +1,36 @@
 """Where non-finite values begin and what they become, as one run of a record meets them.
 
-An *origin* is a place where non-finite values enter: an operator that turns finite inputs into a non-finite output,
-or a tensor from outside the step (a variable, the batch, a literal). Each non-finite tensor carries the set of
-origins that it descends from, as bits of an integer. Bits belong to one run: another run has others.
+An *origin* is a place where non-finite values enter: an operator that turns finite inputs into a
+non-finite output, or a tensor from outside the step (a variable, the batch, a literal). Each
+non-finite tensor carries the set of origins that it descends from, as bits of an integer. Bits
+belong to one run: another run has others.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-__all__ = ["CARRIERS", "NO_CONSUMERS", "SCALED", "Held", "HeldTensor", "Label", "Mark", "OpRef", "Origin", "Path", "handed_on"]
+__all__ = [
+    "NO_CONSUMERS", "SCALED", "Held", "HeldTensor", "Label", "Mark", "OpRef", "Origin", "Path",
+    "handed_on",
+]  # fmt: skip
 
-# operators that hand values on as they are: what they make of a batch or a literal is still the batch or the literal
-CARRIERS = frozenset(
-    "Identity IdentityN Reshape ExpandDims Squeeze StridedSlice Slice Transpose GatherV2 GatherNd ConcatV2 Pack Unpack "
-    "Split SplitV Tile BroadcastTo Pad PadV2 ReverseV2 Fill StopGradient Cast Copy EnsureShape PlaceholderWithDefault".split()
+# hand values on as they are: what they make of a batch or a literal is still that
+_CARRIERS = frozenset(
+    "Identity IdentityN Reshape ExpandDims Squeeze StridedSlice Slice Transpose GatherV2 GatherNd "
+    "ConcatV2 Pack Unpack Split SplitV Tile BroadcastTo Pad PadV2 ReverseV2 Fill StopGradient Cast "
+    "Copy EnsureShape PlaceholderWithDefault".split()
 )
-
-# operators that take a tensor and not its values
-NO_CONSUMERS = frozenset("Identity IdentityN ReadVariableOp Shape ShapeN Rank Size ZerosLike OnesLike VariableShape StopGradient".split())
+# take a tensor and not its values
+NO_CONSUMERS = frozenset(
+    "Identity IdentityN ReadVariableOp Shape ShapeN Rank Size ZerosLike OnesLike VariableShape "
+    "StopGradient".split()
+)
 
 
 class Label(NamedTuple):
-    """What a tensor from outside is: "data", "variable" or "constant", its name, the tensor, and a variable's handle."""
+    """What a tensor from outside is: "data", "variable" or "constant", its name, the tensor, and
+    the number of a variable's handle."""
 
     kind: str
     name: str
@@ -31,7 +39,8 @@ class Label(NamedTuple):
 
 
 class Mark:
-    """What is known of one value: the bits of its origins, what it was handed on from, whether the loss scale went into it."""
+    """What is known of one value: the bits of its origins, what it was handed on from, whether the
+    loss scale went into it."""
 
     __slots__ = ("bits", "label", "scaled")
 
@@ -48,9 +57,12 @@ class Path:
 
     __slots__ = ("entry", "key", "node", "parent", "program")
 
-    def __init__(self, entry: int, parent: Optional[Path] = None, node: Any = None, program: Any = None) -> None:
+    def __init__(
+        self, entry: int, parent: Optional[Path] = None, node: Any = None, program: Any = None
+    ) -> None:
         self.entry, self.parent, self.node, self.program = entry, parent, node, program
-        self.key: Tuple[Any, ...] = (entry,) if parent is None else (*parent.key, node.number, id(program))
+        own = (entry,) if parent is None else (*parent.key, node.number, id(program))
+        self.key: Tuple[Any, ...] = own
 
 
 @dataclass(frozen=True)
@@ -105,18 +117,20 @@ class Origin:
 
 @dataclass
 class HeldTensor:
-    """A tensor of an operator that is kept for the dump: the tensor, or the numbers of one that is too large to keep."""
+    """A tensor of an operator that is kept for the dump: the tensor, or the numbers of one that is
+    too large to keep; the variable that it was read from."""
 
     tensor: Any
     dtype: str
     shape: Tuple[int, ...]
     cut: Optional[Dict[str, Any]] = None
-    variable: Optional[Label] = None  # the variable that it was read from
+    variable: Optional[Label] = None
 
 
 @dataclass
 class Held:
-    """An operator with a non-finite output, or the first consumer of a non-finite tensor from outside, with its tensors."""
+    """An operator with a non-finite output, or the first consumer of a non-finite tensor from
+    outside, with its tensors."""
 
     op: OpRef
     bits: int
@@ -127,10 +141,9 @@ class Held:
 
 def handed_on(op_type: str, marks: Sequence[Optional[Mark]]) -> Optional[Label]:
     """The label that an operator's outputs have from its inputs; the batch goes before literals."""
-    if op_type not in CARRIERS or not marks:
+    if op_type not in _CARRIERS or not marks:
         return None
     labels = [mark.label if mark is not None else None for mark in marks]
-    if op_type == "Fill" and len(labels) > 1:
-        return labels[1]
-    data = next((label for label in labels if label is not None and label.kind == "data"), None)
-    return data or labels[0]
+    if op_type == "Fill":  # takes the shape first
+        return labels[-1]
+    return next((label for label in labels if label and label.kind == "data"), labels[0])
