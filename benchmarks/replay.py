@@ -1,9 +1,11 @@
 """What collecting a step costs on a CPU or GPU, as ratios taken in one run.
 
-    python benchmarks/replay.py [small transformer lstm resnet] [--child NAME]
+    python benchmarks/replay.py [small transformer lstm resnet]
 
-For each model, each in a process of its own: the same training step run compiled, run eagerly, recorded, interpreted once, and examined (interpreted
-as often as blame needs, a fault planted in the last layers). Peak memory is what the eager step and one interpretation add to the compiled training.
+For each model, each in a process of its own: the same training step compiled, run eagerly, recorded
+and interpreted once; then all of a collected step: an overflow in the last layers mixes with a mask
+of -inf, so that the record is run again to tell which is to blame. Memory is what the first eager
+step and the first interpretation add to the process, each in a process of its own.
 """
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
@@ -29,42 +31,56 @@ TIMES = 7
 BUDGET = 1 << 28
 
 
+def body_of(name: str, keras: Any) -> Tuple[Any, Any, Any]:
+    """The input of a model, the output of its body, and a batch."""
+    layers, random = keras.layers, np.random.RandomState(0)
+    if name == "small":
+        inputs = h = keras.Input((64,))
+        for _ in range(4):
+            h = layers.Dense(64, activation="relu")(h)
+        return inputs, h, random.rand(32, 64).astype("f")
+    if name == "transformer":
+        inputs = h = keras.Input((128, 256))
+        for _ in range(24):
+            a = layers.MultiHeadAttention(8, 32)(h, h)
+            h = layers.LayerNormalization()(layers.Add()([h, a]))
+            f = layers.Dense(256)(layers.Dense(1024, activation="relu")(h))
+            h = layers.LayerNormalization()(layers.Add()([h, f]))
+        return inputs, layers.Flatten()(h), random.rand(2, 128, 256).astype("f")
+    if name == "lstm":
+        inputs = keras.Input((200, 64))
+        h = layers.LSTM(128, activation="tanh", recurrent_dropout=0.01)(inputs)
+        return inputs, h, random.rand(32, 200, 64).astype("f")
+    shape = (96, 96, 3)
+    resnet = keras.applications.ResNet50
+    body = resnet(weights=None, include_top=False, input_shape=shape, pooling="avg")
+    return body.input, body.output, random.rand(8, *shape).astype("f")
+
+
+def model_of(name: str, keras: Any) -> Tuple[Any, Any, Any]:
+    """A model that overflows in its last layers, and a batch."""
+    inputs, h, x = body_of(name, keras)
+    mask = np.zeros(16, "f")
+    mask[0] = -np.inf
+    big = keras.initializers.Constant(1e20)
+    h = keras.layers.Dense(16, name="hot", kernel_initializer=big, dtype="float32")(h)
+
+    def overflows(v: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.nn.softmax(v * 1e30 + mask)
+
+    h = keras.layers.Activation(overflows, name="overflows", dtype="float32")(h)
+    return keras.Model(inputs, keras.layers.Dense(1)(h)), x, np.zeros((len(x), 1), "f")
+
+
 def scaled(keras: Any) -> Any:
+    """An optimizer whose loss scale skips steps that overflow."""
     kind, inner = keras.mixed_precision.LossScaleOptimizer, keras.optimizers.Adam(1e-6)
     try:
         return kind(inner, initial_scale=2.0)
     except TypeError:
         return kind(inner, dynamic=True, initial_scale=2.0)
-
-
-def model_of(name: str, keras: Any) -> Tuple[Any, Any, Any]:
-    """A model whose last but one layer overflows where the input is large, and a batch."""
-    random = np.random.RandomState(0)
-    if name == "small":
-        x = random.rand(32, 64).astype("f")
-        inputs = h = keras.Input((64,))
-        for _ in range(4):
-            h = keras.layers.Dense(64, activation="relu")(h)
-    elif name == "transformer":
-        x = random.rand(2, 128, 256).astype("f")
-        inputs = h = keras.Input((128, 256))
-        for _ in range(24):
-            a = keras.layers.MultiHeadAttention(8, 32)(h, h)
-            h = keras.layers.LayerNormalization()(keras.layers.Add()([h, a]))
-            f = keras.layers.Dense(256)(keras.layers.Dense(1024, activation="relu")(h))
-            h = keras.layers.LayerNormalization()(keras.layers.Add()([h, f]))
-        h = keras.layers.Flatten()(h)
-    elif name == "lstm":
-        x = random.rand(32, 200, 64).astype("f")
-        inputs = keras.Input((200, 64))
-        h = keras.layers.LSTM(128, activation="tanh", recurrent_dropout=0.01)(inputs)
-    else:
-        x = random.rand(8, 96, 96, 3).astype("f")
-        body = keras.applications.ResNet50(weights=None, include_top=False, input_shape=(96, 96, 3), pooling="avg")
-        inputs, h = body.input, body.output
-    h = keras.layers.Dense(16, name="hot", kernel_initializer=keras.initializers.Constant(1e38), dtype="float32")(h)
-    h = keras.layers.Activation(lambda v: v * 1e30, name="overflows", dtype="float32")(h)
-    return keras.Model(inputs, keras.layers.Dense(1)(h)), x, np.zeros((len(x), 1), "f")
 
 
 class Peak:
@@ -90,6 +106,7 @@ class Peak:
 
 
 def resident() -> int:
+    """Bytes of memory that this process holds."""
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -106,7 +123,8 @@ def interleaved(runs: Dict[str, Callable[[], Any]]) -> Dict[str, float]:
     return {name: min(times) for name, times in taken.items()}
 
 
-def child(name: str) -> Dict[str, Any]:
+def child(name: str, peak: Optional[str]) -> Dict[str, Any]:
+    """Measure one model: the time of everything, or the peak of memory of one thing."""
     import tensorflow as tf
 
     from npu_overflow.collect.replay import batches
@@ -122,11 +140,15 @@ def child(name: str) -> Dict[str, Any]:
     batch = (tf.constant(x), tf.constant(y))
     dataset = tf.data.Dataset.from_tensors(batch).repeat()
     model.fit(dataset, steps_per_epoch=1, verbose=0)
-    function = model.make_train_function() if model.train_function is None else model.train_function
-    iterator = iter(dataset)
+    function = model.train_function or model.make_train_function()
     recorder = Recorder(BUDGET, lambda: False)
-    scale = model.optimizer.dynamic_scale if hasattr(model.optimizer, "dynamic_scale") else model.optimizer._loss_scale._current_loss_scale
+    optimizer = model.optimizer
+    scale = getattr(optimizer, "dynamic_scale", None)
+    scale = optimizer._loss_scale._current_loss_scale if scale is None else scale
     record: List[Any] = []
+
+    def fed() -> None:
+        function(batches.feed([batch], dataset.element_spec))
 
     def recorded() -> None:
         given = batches.feed([batch], dataset.element_spec)
@@ -138,61 +160,72 @@ def child(name: str) -> Dict[str, Any]:
         finally:
             recorder.off()
 
-    def fed() -> None:
-        function(batches.feed([batch], dataset.element_spec))
-
     def step() -> Step:
-        number = private.tensor_id(record[1]._iterator_resource)
-        found = record[0]
+        found, given = record
         for variable in model.trainable_variables:
             for handle in private.handles_of(variable):
                 found.variables[private.tensor_id(handle)] = variable
-        feeds = {number: batches.Feed([batch], dataset.element_spec)}
-        return Step(found, recorder.programs, feeds=feeds, scales=frozenset(private.tensor_id(h) for h in private.handles_of(scale)))
+        feed = batches.Feed([batch], dataset.element_spec)
+        feeds = {private.tensor_id(given._iterator_resource): feed}
+        scales = frozenset(private.tensor_id(handle) for handle in private.handles_of(scale))
+        return Step(found, recorder.programs, feeds=feeds, scales=scales)
 
     recorded()
-    found = examine(step(), BUDGET)
-    nodes = Interpreter(step()).run().count
     runs = {
-        "compiled": lambda: function(iterator),
         "fed": fed,
         "recorded": recorded,
         "eager": lambda: model.train_step(batch),
         "interpreted": lambda: Interpreter(step(), budget=BUDGET).run(),
         "examined": lambda: examine(step(), BUDGET),
     }
-    seconds = interleaved(runs)
-    memory = {}
-    for key in ("eager", "interpreted"):
-        with Peak() as peak:
-            runs[key]()
-        memory[key] = peak.megabytes
-    culprit = found.culprit.op.node.name if found.culprit is not None and found.culprit.op is not None else None
-    return {"seconds": seconds, "memory": memory, "nodes": nodes, "runs": found.runs, "culprit": culprit}
+    if peak is not None:
+        with Peak() as measured:
+            runs[peak]()
+        return {"megabytes": measured.megabytes}
+    found = examine(step(), BUDGET)
+    assert found.culprit is not None and found.culprit.op is not None, "nothing was blamed"
+    assert found.culprit.op.type == "Mul", found.culprit
+    nodes = Interpreter(step()).run().count
+    return {"seconds": interleaved(runs), "nodes": nodes, "runs": found.runs}
+
+
+def measured(name: str, *more: str) -> Dict[str, Any]:
+    """What a process of its own measures."""
+    command = [sys.executable, __file__, "--child", name, *more]
+    ran = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return dict(json.loads(ran.stdout[ran.stdout.rindex("\n@") + 2 :]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--child")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--peak", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        sys.stdout.write("\n@" + json.dumps(child(given.child)) + "\n")
+        sys.stdout.write("\n@" + json.dumps(child(given.child, given.peak)) + "\n")
         return
     rows = []
     for name in given.names or NAMES:
-        ran = subprocess.run([sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, check=True, text=True)
-        found = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith("@"))[1:])
-        seconds, memory = found["seconds"], found["memory"]
-        assert found["culprit"], "nothing was blamed"
-        rows.append([
-            name, found["nodes"], "%.0f" % (1e3 * seconds["compiled"]), "%.0f" % (1e3 * seconds["eager"]),
-            "%.2f" % (seconds["recorded"] / seconds["fed"]), "%.2f" % (seconds["interpreted"] / seconds["eager"]),
-            "%.2f" % (seconds["examined"] / seconds["eager"]), found["runs"], "%.0f" % (1e6 * seconds["interpreted"] / found["nodes"]),
-            "%.2f" % (memory["interpreted"] / max(memory["eager"], 1.0)),
-        ])
-    head = ["model", "operators", "compiled ms", "eager ms", "recorded / compiled", "interpreted / eager", "collected / eager", "runs", "us an operator",
-            "memory / eager"]
+        found = measured(name)
+        seconds = found["seconds"]
+        peaks = ("eager", "interpreted")
+        memory = {peak: measured(name, "--peak", peak)["megabytes"] for peak in peaks}
+        rows.append(
+            [
+                name,
+                found["nodes"],
+                "%.0f" % (1e3 * seconds["fed"]),
+                "%.0f" % (1e3 * seconds["eager"]),
+                "%.2f" % (seconds["recorded"] / seconds["fed"]),
+                "%.2f" % (seconds["interpreted"] / seconds["eager"]),
+                "%.2f" % (seconds["examined"] / seconds["eager"]),
+                found["runs"],
+                "%.2f" % (memory["interpreted"] / max(memory["eager"], 1.0)),
+            ]
+        )
+    ratios = ["recorded / compiled", "interpreted / eager", "collected / eager", "runs"]
+    head = ["model", "operators", "compiled ms", "eager ms", *ratios, "memory / eager"]
     sys.stdout.write(table(rows, head) + "\n")
 
 
