@@ -8,14 +8,15 @@ from npu_overflow.analysis.opening import Opened
 from npu_overflow.analysis.rules import Case, advise
 from npu_overflow.analysis.sentences import english
 from npu_overflow.analysis.steps import Before
-from npu_overflow.dump.replay_info import ReplayInfo
+from npu_overflow.dump.replay_info import ReplayInfo, TrialInfo
 from npu_overflow.dump.status import bits_of, meanings_of
-from npu_overflow.report.model import Operator
+from npu_overflow.report.model import Operator, Trial
 
 __all__ = ["Context", "operator_of"]
 
 _FROM_HOST = ("phase", "location", "location_kind", "source_line", "layer", "forward_op", "origin", "cured_by_scale")
 _MOST_CALLS = 4
+_MOST_TRIALS = 16
 _FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
 
 
@@ -54,9 +55,12 @@ def operator_of(context: Context, index: int) -> Operator:
     codes, evidence = advise(_case(context, index)) if opened.inputs is not None or opened.problems else ((), {})
     from_host: Dict[str, Any] = {}
     if host is not None:
+        if any(trial.change == "float32" for trial in host.trials):  # it was tried: that says more
+            codes = tuple(code for code in codes if code != "keep_float32")
         from_host = {name: getattr(host, name) for name in _FROM_HOST}
         from_host["origin_detail"] = _origin_detail(host)
         from_host["called_from"] = tuple(host.called_from[:_MOST_CALLS])
+        from_host["trials"] = tuple(_trial(info) for info in host.trials[:_MOST_TRIALS] if info.change)
     from_part: Dict[str, Any] = {}
     if part is not None:
         from_part = {name: getattr(part, name) for name in _FROM_PART}
@@ -84,6 +88,10 @@ def operator_of(context: Context, index: int) -> Operator:
         **from_part,
         **from_host,
     )
+
+
+def _trial(info: TrialInfo) -> Trial:
+    return Trial(**dict(asdict(info), layers=tuple(info.layers), code=tuple(info.code)))
 
 
 def _origin_detail(host: ReplayInfo) -> Optional[Dict[str, Any]]:

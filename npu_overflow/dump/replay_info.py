@@ -11,7 +11,7 @@ from typing import Any, List, Mapping, Optional
 from npu_overflow.jsonform import Form, Number, accepts, one_of
 
 __all__ = [
-    *("FirstOverflow", "OriginDetail", "ReplayInfo", "TensorStatistics"),
+    *("FirstOverflow", "OriginDetail", "ReplayInfo", "TensorStatistics", "TrialInfo"),
     *("read_replay_info", "read_statistics"),
 ]
 
@@ -57,6 +57,21 @@ class OriginDetail:
 
 
 @dataclass(frozen=True)
+class TrialInfo:
+    """What one change of the step showed; see ``Trial`` of the report."""
+
+    change: Optional[str] = field(
+        default=None, metadata=one_of("float32", "loss_scale", "constant", "epsilon")
+    )
+    layers: List[str] = field(default_factory=list)
+    value: Optional[Number] = None
+    finite: bool = False
+    next: Optional[str] = None
+    largest: Optional[Number] = None
+    code: List[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class ReplayInfo:
     """What only the training process knew of an operator; see the same fields of ``Operator``.
 
@@ -65,6 +80,7 @@ class ReplayInfo:
         role: "culprit", "origin", "inherited", "absorbed", or None.
         tensors: "output.0" -> statistics of a tensor that was cut.
         variables: "input.0" -> name of the variable that it was read from.
+        trials: what was tried against it, of a culprit.
     """
 
     core: str = field(default="CPU", metadata=one_of("CPU", "GPU"))
@@ -88,6 +104,7 @@ class ReplayInfo:
     cured_by_scale: Optional[bool] = None
     tensors: Mapping[str, TensorStatistics] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
+    trials: List[TrialInfo] = field(default_factory=list)
 
 
 def read_replay_info(given: Mapping[str, Any]) -> ReplayInfo:

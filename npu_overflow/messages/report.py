@@ -175,6 +175,29 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "Overflow records were found ({count}), but none of them names an operator; see below.",
         "找到 {count} 条溢出记录，但均无法对应到算子，详见下文。",
     ),
+    "trial.title": ("Tried on this step: it helps", "已在该步上验证有效"),
+    "trial.title.vain": ("Tried on this step: it does not help", "已在该步上验证无效"),
+    "trial.float32": ("float32 in {layers}", "{layers} 使用 float32"),
+    "trial.loss_scale": ("a loss scale of {value} or less", "loss scale 不大于 {value}"),
+    "trial.constant": ("the constant within ±{value}", "常数限制在 ±{value} 之内"),
+    "trial.epsilon": ("{value} added to the operand", "操作数加上 {value}"),
+    "trial.helps": (
+        "Tried on this step: with {change} it is finite.",
+        "已在该步上验证：{change}，该步不再溢出。",
+    ),
+    "trial.fails": (
+        "Tried on this step: with {change} it overflows all the same.",
+        "已在该步上验证：{change}，仍然溢出。",
+    ),
+    "trial.next": (
+        "Tried on this step: with {change} it overflows in {next}.",
+        "已在该步上验证：{change}，改在 {next} 处溢出。",
+    ),
+    "trial.does_not_fit": (
+        "Tried on this step: with {change} the result, {largest}, does not fit the narrower type in "
+        "{next}.",
+        "已在该步上验证：{change}，其结果 {largest} 在 {next} 处超出低精度类型的表示范围。",
+    ),
     "report.absorbed.title": ("Nothing to blame", "没有需要处理的溢出"),
     "report.absorbed": (
         "Non-finite values appeared, but none of them reaches a gradient that the optimizer is given: they are harmless.",

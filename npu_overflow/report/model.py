@@ -11,7 +11,7 @@ from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
 from npu_overflow.jsonform import Number
 from npu_overflow.report import json_text, print_report, write_html
 
-__all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary"]
+__all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary", "Trial"]
 
 SCHEMA = 1
 
@@ -59,6 +59,31 @@ class TensorSummary:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A change that was tried on the step itself, by running its record again.
+
+    Args:
+        change: "float32" (layers computed in float32), "loss_scale", "constant" (brought within the
+            range of its type) or "epsilon" (added to what must not be zero).
+        layers: those computed in float32; what lies outside of layers by its name scope.
+        value: the loss scale, the constant's magnitude or the epsilon.
+        finite: whether the step was finite with it: no guard would skip it, and nothing non-finite
+            reaches a weight.
+        next: type and name of the operator that overflows then, where it was not.
+        largest: magnitude of a float32 result that did not fit when ``next`` took it.
+        code: what to type, a line each, where it helped.
+    """
+
+    change: str
+    layers: Tuple[str, ...] = ()
+    value: Optional[float] = None
+    finite: bool = False
+    next: Optional[str] = None
+    largest: Optional[float] = None
+    code: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Operator:
     """One entry of the report: an operator that overflowed, one for each reporting part of a record.
 
@@ -94,6 +119,7 @@ class Operator:
     layer: Optional[str] = None
     forward_op: Optional[str] = None
     cured_by_scale: Optional[bool] = None
+    trials: Tuple[Trial, ...] = ()
     advice: Tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     steps_seen: int = 1

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from npu_overflow import messages
 from npu_overflow.report import formatting
 from npu_overflow.report.escape import clean
-from npu_overflow.report.model import Operator, Report
+from npu_overflow.report.model import Operator, Report, Trial
 from npu_overflow.report.tensors import has_overflow
 
 __all__ = [
@@ -80,10 +80,11 @@ def tell(report: Report, language: str) -> Story:
     if first is None:
         return Story(_nothing(report, language), (), (), about)
     codes = list(dict.fromkeys(first.advice))[:_MOST_ADVICE]
+    advice = [_advice(first, code, language) for code in codes]
     return Story(
         _finding(first, language),
         _facts(first, language, report.world_size or 1),
-        [_advice(first, code, language) for code in codes],
+        [*_tried(first, language), *advice],
         about,
     )
 
@@ -241,6 +242,46 @@ def _labelled(prefix: str, facts: Sequence[Fact], language: str) -> List[Fact]:
 
 
 # -- advice
+
+
+def _tried(operator: Operator, language: str) -> List[Advice]:
+    """What was tried on the step itself: what helped, with what to type, then what did not."""
+    lines: List[Tuple[bool, str]] = []
+    known = [trial for trial in operator.trials if messages.known("trial." + trial.change)]
+    helped = sorted((trial for trial in known if trial.finite), key=_size_of)[:_MOST_ADVICE]
+    for trial in helped:
+        lines.append((False, _outcome(trial, language)))
+        lines += [(True, clean(line, _MOST_LINE)) for line in trial.code[:_MOST_ADVICE]]
+    for trial in [trial for trial in known if not trial.finite][:_MOST_ADVICE]:
+        lines.append((False, _outcome(trial, language)))
+    if not lines:
+        return []
+    code = "trial.title" if helped else "trial.title.vain"
+    return [Advice(messages.say(code, language), lines)]
+
+
+def _size_of(trial: Trial) -> int:
+    return len(trial.layers)
+
+
+def _outcome(trial: Trial, language: str) -> str:
+    layers = [clean(layer) for layer in trial.layers]
+    comma, last = ("、", "、") if language == "zh" else (", ", " and ")
+    change = messages.say(
+        "trial.%s" % trial.change,
+        language,
+        layers=last.join([comma.join(layers[:-1]), layers[-1]] if layers[1:] else layers),
+        value=formatting.number(trial.value),
+    )
+    if trial.finite:
+        return messages.say("trial.helps", language, change=change)
+    if trial.next is None:
+        return messages.say("trial.fails", language, change=change)
+    code = "trial.next" if trial.largest is None else "trial.does_not_fit"
+    largest = formatting.number(trial.largest)
+    return messages.say(
+        code, language, change=change, next=clean(trial.next), largest=largest
+    )
 
 
 def _advice(operator: Operator, code: str, language: str) -> Advice:

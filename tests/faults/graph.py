@@ -12,7 +12,7 @@ from typing import Any, List, Optional, Tuple
 
 from . import kit
 
-__all__ = ["run"]
+__all__ = ["look", "run", "steps_of"]
 
 
 def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
@@ -21,10 +21,10 @@ def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
         built = kit.build(case, variant)
         training, faulty = built.training, variant != "cured"
         wrong = kit.prove(built) if faulty else []
-        first, last = _steps(case, built.truth)
+        first, last = steps_of(case, built.truth)
         with kit.listening() as (said, printed):
             steps = range(first, last + 1)
-            report, drops = _look(training.stepwise(), steps, faulty, case, dump_path)
+            report, drops = look(training.stepwise(), steps, faulty, case, dump_path)
         reports = [report] if report is not None else []
         state = "reported" if reports else "watching"
         outcome = kit.Outcome(reports, drops, state, said.getvalue(), printed.getvalue())
@@ -35,7 +35,7 @@ def run(case: kit.Case, variant: str, dump_path: str) -> List[str]:
         return wrong + (built.check(outcome) if built.check is not None else [])
 
 
-def _steps(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
+def steps_of(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
     """The first and the last step to run: two are healthy, then the scale is lowered, the last is
     looked at."""
     wanted = case.options.get("at_steps")
@@ -43,7 +43,7 @@ def _steps(case: kit.Case, truth: kit.Truth) -> Tuple[int, int]:
     return max(truth.start - 2, 0), last
 
 
-def _look(
+def look(
     stepwise: kit.Stepwise, steps: range, faulty: bool, case: kit.Case, dump_path: str
 ) -> Tuple[Optional[Any], List[Tuple[int, float, float]]]:
     """Run the steps, the last one under the collector.

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from npu_overflow.report.json_text import TEXT_KEYS
-from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary
+from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary, Trial
 
 TEXT = st.text(max_size=30) | st.sampled_from(
     ["nan", "inf", "a/" * 60 + "MatMul", "\x1b[31mred", "\u202eevil", "[bold]x[/bold]", "名字" * 40, "\udcff", "{0}{x}"],
@@ -57,6 +57,16 @@ TENSORS = st.builds(
     note=_maybe(st.sampled_from(["cut", "no_data", "missing", "not_decoded", "new note"])),
 )
 SIDE = _maybe(st.lists(TENSORS, max_size=3).map(tuple))
+TRIALS = st.builds(
+    Trial,
+    change=st.sampled_from(["float32", "loss_scale", "constant", "epsilon"]) | TEXT,
+    layers=st.lists(TEXT, max_size=2).map(tuple),
+    value=_maybe(FLOAT),
+    finite=st.booleans(),
+    next=_maybe(TEXT),
+    largest=_maybe(FLOAT),
+    code=st.lists(TEXT, max_size=2).map(tuple),
+)
 OPERATORS = st.builds(
     Operator,
     op_type=_maybe(TEXT),
@@ -87,6 +97,7 @@ OPERATORS = st.builds(
     layer=_maybe(TEXT),
     forward_op=_maybe(TEXT),
     cured_by_scale=_maybe(st.booleans()),
+    trials=st.lists(TRIALS, max_size=2).map(tuple),
     advice=CODES,
     evidence=EVIDENCE | NAMED,
     steps_seen=COUNT,

@@ -8,7 +8,8 @@ with origins repaired.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, FrozenSet, List, Optional, Set, Tuple
+from functools import partial
+from typing import Any, Callable, List, Optional, Set, Tuple
 
 from npu_overflow.collect.replay import environment
 from npu_overflow.collect.replay.finite import Asked
@@ -16,7 +17,7 @@ from npu_overflow.collect.replay.interpreter import Interpreter, Step, TooLong
 from npu_overflow.collect.replay.taint import Held, Origin
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Findings", "examine"]
+__all__ = ["Findings", "attempt", "examine"]
 
 MAX_TESTED = 8  # origins that are tested one by one
 _MOST_UNCOVERED = 4  # times that repairing an origin may uncover others behind it
@@ -68,10 +69,10 @@ def examine(step: Step, max_memory: int) -> Findings:
     Raises:
         CannotCollect: the record can't be run again. The training is as it was in any case.
     """
-    first = _run(step, budget=max_memory)
+    first = attempt(partial(Interpreter, step, budget=max_memory))
     if first is None:
         raise CannotCollect("replay.too_long")
-    step.most_nodes = _LONGER * first.count + _AT_LEAST
+    step.most_nodes, step.reaches = _LONGER * first.count + _AT_LEAST, first.reaches
     found = Findings(
         held=first.kept, origins=first.origins, operators=first.count, not_held=first.not_held
     )
@@ -84,17 +85,19 @@ def examine(step: Step, max_memory: int) -> Findings:
     return found
 
 
-def _run(
-    step: Step, repair: FrozenSet[Any] = frozenset(), scale: Optional[float] = None, budget: int = 0
-) -> Optional[Interpreter]:
+def attempt(make: Callable[..., Interpreter]) -> Optional[Interpreter]:
     """One run, or None where it took too long. What an operator raises is the replay's failure,
-    never the training's."""
+    never the training's.
+
+    Args:
+        make: makes the run; takes ``finite``.
+    """
     try:
         if environment.core() == "CPU":
-            return Interpreter(step, repair, scale, budget).run()
+            return make().run()
         asked = Asked()
-        Interpreter(step, repair, scale, finite=asked).run()
-        return Interpreter(step, repair, scale, budget, asked.answers()).run()
+        make(finite=asked).run()
+        return make(finite=asked.answers()).run()
     except TooLong:
         return None
     except CannotCollect:
@@ -122,7 +125,7 @@ def _is_guilty(
     itself = False
     for _ in range(_MOST_UNCOVERED):
         found.runs += 1
-        alone = _run(step, frozenset(others | behind))
+        alone = attempt(partial(Interpreter, step, frozenset(others | behind)))
         if alone is None:
             return True
         reached = {item.key for item in alone.of_bits(alone.consequence)}
@@ -145,5 +148,6 @@ def _cured_by_scale(step: Step, found: Findings) -> Optional[bool]:
     scale = float(present[0].numpy())
     found.runs += 1
     # 1, the usual floor, cures whatever a loss scale can cure; where it stands there, far below
-    low = _run(step, scale=1.0 if scale > 1.0 else scale / 2**16)
+    floor = 1.0 if scale > 1.0 else scale / 2**16
+    low = attempt(partial(Interpreter, step, scale=floor))
     return None if low is None else not low.consequence

@@ -3,17 +3,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.collect.replay import batches, environment
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.blame import Findings, examine
+from npu_overflow.collect.replay.cure import Trial, trials_of
 from npu_overflow.collect.replay.interpreter import Step
 from npu_overflow.collect.replay.names import Names, layers_known_by_variables, variable_name
 from npu_overflow.collect.replay.recorder import Record, Recorder
 from npu_overflow.collect.replay.tree import HostTree
 from npu_overflow.errors import CannotCollect
+from npu_overflow.training import console
 
 __all__ = ["ReplayCollector"]
 
@@ -81,6 +83,7 @@ class ReplayCollector(Collector):
         self._collected = 0
         self.kept_steps: List[int] = []
         self._told: List[Tuple[str, Dict[str, Any]]] = []
+        self._tried: Set[str] = set()  # names of operators that advice was tried for
         self._given = _Given()
         self._step_has_ended = False
         self._before: Readings = []  # when the present step began
@@ -245,12 +248,13 @@ class ReplayCollector(Collector):
                     raise CannotCollect("replay.incomplete")
                 if record.too_large:
                     raise CannotCollect("replay.memory")
-                found = examine(self._step(record, overflowed), self._known().options.max_memory)
+                taken = self._step(record, overflowed)
+                found = examine(taken, self._known().options.max_memory)
                 self._check_begin(record, found)
             except CannotCollect as error:
                 self._failed(step, error)
             else:
-                self._found(step, record, found, overflowed)
+                self._found(step, taken, found, overflowed)
 
     def _step(self, record: Record, overflowed: bool) -> Step:
         """The record with what is known besides it."""
@@ -284,15 +288,15 @@ class ReplayCollector(Collector):
         if self._recorder.may_have_written(source.handle, self._keeps_all()):
             raise CannotCollect("replay.begin", name=self._variable_names(record)(source.handle))
 
-    def _found(self, step: int, record: Record, found: Findings, overflowed: bool) -> None:
+    def _found(self, step: int, taken: Step, found: Findings, overflowed: bool) -> None:
         harmless = not found.reached and (not found.absorbed or self._is_guarded())
         if harmless and not (overflowed and self._is_guarded()):
             return  # a step that was asked for and is healthy
         self._collected += 1
         if found.reached:
             self.reason = None
-            self._write(step, record, found)
-            self._weights_lost(step, record, found)
+            self._write(step, taken, found)
+            self._weights_lost(step, taken.record, found)
         elif self._known().world_size > 1 and overflowed:
             self.reason = self.reason or "other_rank"
             self._told.append(("replay.other_rank", {"step": step}))
@@ -300,7 +304,7 @@ class ReplayCollector(Collector):
             self.reason = self.reason or "not_reproduced"
             self._told.append(("replay.not_reproduced", {"step": step}))
         elif found.absorbed:
-            self._write(step, record, found)
+            self._write(step, taken, found)
             self.reason = self.reason or "absorbed"
 
     def _weights_lost(self, step: int, record: Record, found: Findings) -> None:
@@ -319,20 +323,45 @@ class ReplayCollector(Collector):
         else:
             self._told.append(("host.weights_lost", {"step": since, "wanted": wanted, "name": name}))
 
-    def _write(self, step: int, record: Record, found: Findings) -> None:
-        training = self._known()
+    def _write(self, step: int, taken: Step, found: Findings) -> None:
+        training, record = self._known(), taken.record
+        model = training.model
         if self._tree is None:
-            name = getattr(training.model, "name", None) or "custom_loop"
-            self._tree = HostTree(training.dump_path, str(name), training.device, environment.core(), training.options.max_disk)
+            name = getattr(model, "name", None) or "custom_loop"
+            self._tree = HostTree(
+                training.dump_path,
+                str(name),
+                training.device,
+                environment.core(),
+                training.options.max_disk,
+            )
             self._path = self._tree.path
-        names = self._variable_names(record)
-        layers = {str(getattr(layer, "name", "")) for layer in private.layers_of(training.model)} if training.model is not None else set()
-        layers |= layers_known_by_variables(names(number) for number in record.variables)
-        left_out = self._tree.write(step, found, Names(record, frozenset(layers)).of, names)
+        variable = self._variable_names(record)
+        layers: Dict[str, List[Any]] = {}
+        for layer in private.layers_of(model) if model is not None else ():
+            layers.setdefault(str(getattr(layer, "name", "")), []).append(layer)
+        for name in layers_known_by_variables(variable(number) for number in record.variables):
+            layers.setdefault(name, [])
+        names = Names(record, layers, str(getattr(model, "name", "")))
+        trials = self._trials(taken, found, names)
+        left_out = self._tree.write(step, found, trials, names.of, variable)
         if step not in self.kept_steps:
             self.kept_steps.append(step)
         if left_out:
             self._told.append(("host.disk_budget", {"step": step, "count": left_out}))
+
+    def _trials(self, taken: Step, found: Findings, names: Names) -> List[Trial]:
+        """What would help, tried once for each operator to blame."""
+        culprit = found.culprit
+        blamed = "" if culprit is None or culprit.op is None else names.name(culprit.op)
+        if not blamed or blamed in self._tried:
+            return []
+        self._tried.add(blamed)
+        try:
+            return trials_of(taken, found, names)
+        except Exception:  # advice is worth no report
+            console.log_failure("trying advice on the step failed; the report lacks it")
+            return []
 
     def _variable_names(self, record: Record) -> Callable[[int], str]:
         """Names variables by the numbers of their handles; those of Keras 3 by their paths."""

@@ -80,6 +80,8 @@ class Step:
         skipped: whether the loss scale tells that the step was skipped.
         most_seconds: for all runs together.
         most_nodes: operators of one run; None: any number.
+        reaches: whether what the step shows is that something reaches a weight (not only that
+            somebody asked): then nothing else counts in any run.
         draws: random numbers, the same in every run.
     """
 
@@ -94,6 +96,7 @@ class Step:
     skipped: bool = True
     most_seconds: float = 3600.0
     most_nodes: Optional[int] = None
+    reaches: bool = False
     draws: Dict[Tuple[Any, ...], Values] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -159,11 +162,16 @@ class Interpreter:
         decide a branch which writes weights. Where Python decided, those that it asked about, if
         the step was skipped. Where neither was seen, those in what the step's functions returned.
         """
-        if self._reached:
+        if self._reached or self.step.reaches:
             return self._reached
         if self._answers and (self.step.skipped or not self._sites):
             return self._answers
         return 0 if self._sites else self._handed_out
+
+    @property
+    def reaches(self) -> bool:
+        """Whether anything non-finite was on its way into a weight or decided about one."""
+        return bool(self._reached)
 
     @property
     def kept(self) -> List[Held]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 import weakref
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, MutableMapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, MutableMapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.lines import Location, Place, locate
@@ -47,11 +47,15 @@ class Names:
 
     Args:
         record: the record.
-        layers: names of the model's layers, as the user gave them.
+        layers: names of the model's layers, as the user gave them -> the layers that have them, as
+            far as they are known.
+        model: the name of the model itself.
     """
 
-    def __init__(self, record: Record, layers: FrozenSet[str]) -> None:
-        self._record, self._layers = record, layers
+    def __init__(
+        self, record: Record, layers: Mapping[str, Sequence[Any]], model: str = ""
+    ) -> None:
+        self._record, self._layers, self._model = record, layers, model
         self._eager: Optional[Dict[int, str]] = None
         self._makers = {number: i for i, entry in enumerate(record.entries) for number in entry.outputs}
 
@@ -60,14 +64,14 @@ class Names:
         if ref.node.op is None:
             return self._of_eager(ref)
         op = ref.node.op
-        prefix = _prefix(ref.path)
+        prefix = self.prefix(ref.path)
         forward, forward_prefix = None, prefix
         backward = is_gradient(op) or _works_on_gradients(op)
         if backward and is_gradient(op):
             caller = _forward_call(ref.path)
             forward = forward_of(op, None if caller is None else caller[0])
             if caller is not None:
-                forward_prefix = _prefix(caller[1]) + _scope(caller[0])
+                forward_prefix = self.prefix(caller[1]) + _scope(caller[0])
         location = self._location(ref, forward if forward is not None else op)
         name = prefix + op.name
         forward_name = None if forward is None else forward_prefix + forward.name
@@ -94,13 +98,14 @@ class Names:
     def _of_eager(self, ref: OpRef) -> Facts:
         entry = self._record.entries[ref.path.entry]
         source = self._forward_entry(entry)
-        forward = None if source is None else self._eager_name(source)
+        forward = None if source is None else self.eager_name(source)
         backward = entry.backward or self._eager_on_gradients(ref.path.entry)
-        name = self._eager_name(ref.path.entry)
+        name = self.eager_name(ref.path.entry)
         location = locate(_stack(entry if source is None else self._record.entries[source]))
         return Facts(name, self._layer(forward or name), "backward" if backward else "forward", forward, location)
 
-    def _eager_name(self, number: int) -> str:
+    def eager_name(self, number: int) -> str:
+        """Name of the eager operator that entry ``number`` is, numbered as in a graph."""
         if self._eager is None:
             self._eager = {}
             count: Dict[str, int] = {}
@@ -144,15 +149,86 @@ class Names:
     # --- layers -----------------------------------------------------------------------------------------------------------------
 
     def _layer(self, name: str) -> Optional[str]:
-        """The path of layers in an operator's name, as the user named them; None where the name says the same."""
-        parts = [part for part in _GRADIENT.sub("/", "/" + name).split("/")[:-1] if part]
+        """The path of layers in an operator's name; None where the name says the same."""
+        path = "/".join(self._layers_in(name))
+        return path if path and path not in name else None
+
+    def _layers_in(self, name: str) -> Tuple[str, ...]:
         found: List[str] = []
-        for part in parts:
+        for part in self.without_gradient(name).split("/")[:-1]:
             plain = part if part in self._layers else re.sub(r"_\d+$", "", part)
             if plain in self._layers and plain not in found[-1:]:
                 found.append(plain)
-        path = "/".join(found)
-        return path if path and path not in name else None
+        return tuple(found)
+
+    def layers_in(self, name: str) -> Tuple[str, ...]:
+        """The layers that an operator's name leads through, the outermost first, as the user named
+        them; without the model itself. Of a layer that makes layers of its own (an RNN's cell,
+        the projections of attention) only that one: its type is theirs."""
+        path = self._layers_in(name)
+        path = path[1:] if path[:1] == (self._model,) else path
+        whole = next((i for i, layer in enumerate(path) if self._is_stock(layer)), len(path))
+        return path[: whole + 1]
+
+    def _is_stock(self, name: str) -> bool:
+        """Whether a layer is one of Keras', and no model or wrapper of the user's layers."""
+        return bool(self._layers.get(name)) and all(map(_is_stock, self._layers[name]))
+
+    def layers_named(self, name: str) -> Sequence[Any]:
+        """The layers that have a name, as far as they are known."""
+        return self._layers.get(name, ())
+
+    @staticmethod
+    def without_gradient(name: str) -> str:
+        """An operator's name without the scopes that say that it computes a gradient."""
+        return "/".join(part for part in _GRADIENT.sub("/", "/" + name).split("/") if part)
+
+    @staticmethod
+    def prefix(path: Path) -> str:
+        """The scopes of the calls that lead into a graph. Graphs of branches and loops repeat the
+        scopes around them."""
+        parts = []
+        inside: Optional[Path] = path
+        while inside is not None and inside.parent is not None:
+            if inside.node.type in _CALLS:
+                parts.append(_scope(inside.node.op))
+            inside = inside.parent
+        return "".join(reversed(parts))
+
+    def name(self, ref: OpRef) -> str:
+        """Full name of an operator."""
+        if ref.node.op is None:
+            return self.eager_name(ref.path.entry)
+        return self.prefix(ref.path) + str(ref.node.op.name)
+
+    @staticmethod
+    def is_narrowed_by_name(op: Any) -> bool:
+        """Whether an operator is a cast whose line names the narrow type: it stays one whatever the
+        type of the layer is."""
+        location = locate(_frames(op)) if op is not None and op.type == "Cast" else None
+        return location is not None and location.kind == "call" and "float16" in location.text
+
+    def made_by(self, ref: OpRef) -> Any:
+        """What stands for an operator in every run: TensorFlow's, or the entry of an eager one."""
+        return ref.node.op if ref.node.op is not None else self._record.entries[ref.path.entry]
+
+    def differentiated(self, ref: OpRef) -> Any:
+        """The same of the operator whose gradient this one computes; None where it is none."""
+        if ref.node.op is None:
+            number = self._forward_entry(self.made_by(ref))
+            return None if number is None else self._record.entries[number]
+        if not is_gradient(ref.node.op):
+            return None
+        caller = _forward_call(ref.path)
+        return forward_of(ref.node.op, None if caller is None else caller[0])
+
+
+def _is_stock(layer: Any) -> bool:
+    kind = type(layer)
+    if kind.__module__.split(".")[0] not in ("keras", "tf_keras", "tensorflow"):
+        return False
+    bases = {base.__name__ for base in kind.__mro__}
+    return not bases.intersection(("Model", "Wrapper", "StackedRNNCells", "Lambda"))
 
 
 def layers_known_by_variables(names: Iterable[str]) -> FrozenSet[str]:
@@ -161,17 +237,6 @@ def layers_known_by_variables(names: Iterable[str]) -> FrozenSet[str]:
 
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-
-
-def _prefix(path: Path) -> str:
-    """The scopes of the calls that lead into a graph. Graphs of branches and loops repeat the scopes around them."""
-    parts = []
-    inside: Optional[Path] = path
-    while inside is not None and inside.parent is not None:
-        if inside.node.type in _CALLS:
-            parts.append(_scope(inside.node.op))
-        inside = inside.parent
-    return "".join(reversed(parts))
 
 
 def _scope(op: Any) -> str:

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from dataclasses import asdict
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from npu_overflow.collect.replay.blame import Findings
+from npu_overflow.collect.replay.cure import Trial
 from npu_overflow.collect.replay.finite import first_bad
 from npu_overflow.collect.replay.lines import shown
 from npu_overflow.collect.replay.names import Facts
@@ -36,12 +38,20 @@ class HostTree:
         self._model_name, self._device, self._core = _level(model_name) or "model", device, core
         self._left = max_bytes
 
-    def write(self, step: int, found: Findings, describe: Callable[[OpRef], Facts], variable: Callable[[int], str]) -> int:
+    def write(
+        self,
+        step: int,
+        found: Findings,
+        trials: Sequence[Trial],
+        describe: Callable[[OpRef], Facts],
+        variable: Callable[[int], str],
+    ) -> int:
         """Write the operators of one step, in the order of execution; returns how many did not fit.
 
         Args:
             step: training step.
             found: what the runs of the step showed.
+            trials: what was tried against its culprit.
             describe: tells what people are told of an operator.
             variable: the name of a variable by the number of its handle.
 
@@ -68,6 +78,8 @@ class HostTree:
             record = os.path.join(folder, names.record_name(place + 1, _STREAM, stamp))
             inputs, outputs = [_spec(item) for item in held.inputs], [_spec(item) for item in held.outputs]
             facts = self._facts(held, op, found, role, step, variable)
+            if role == "culprit":
+                facts["trials"] = [asdict(trial) for trial in trials]
             written.append(writer.write_dump(dump, op.name, inputs, outputs, host=facts, rename=False))
             part = Part("AIC", 1, model_id=1, task_id=task, stream_id=_STREAM)
             written.append(writer.write_record(record, [part], layout="magic", version=2, rename=False))

@@ -1,0 +1,269 @@
+"""Advice that is tried on the step's own record before it is given.
+
+A change that leaves the step without any consequence is a cure. Nothing of the training is touched.
+"""
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from npu_overflow.collect.replay.blame import Findings, attempt
+from npu_overflow.collect.replay.changed import Change, ChangedRun, half_range
+from npu_overflow.collect.replay.finite import all_finite
+from npu_overflow.collect.replay.interpreter import Step
+from npu_overflow.collect.replay.names import Names
+from npu_overflow.collect.replay.taint import Held, Origin
+from npu_overflow.errors import CannotCollect
+
+__all__ = ["Trial", "trials_of"]
+
+MAX_LAYERS = 4  # that are put into float32 together
+# operators that make Inf or NaN of a zero, and which input that is
+_ZERO_HURTS: Dict[str, int] = {
+    **dict.fromkeys("Reciprocal Inv Log Rsqrt Sqrt Pow".split(), 0),
+    **dict.fromkeys("RealDiv Div Xlogy Xdivy".split(), 1),
+}
+# that are tried, by type: the smallest that is not rounded to zero first
+_EPSILONS = {"float16": (6e-8, 1e-6, 1e-5, 1e-4, 1e-3)}
+_OTHER_EPSILONS = (1e-30, 1e-12, 1e-7, 1e-5, 1e-3)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one change of the step showed.
+
+    Args:
+        change: "float32", "loss_scale", "constant" or "epsilon".
+        layers: those computed in float32, as the user named them; outside of layers the name scope.
+        value: the loss scale, the constant or the epsilon.
+        finite: whether nothing non-finite had a consequence any more.
+        next: type and name of the operator that overflows then.
+        largest: magnitude of a float32 result that did not fit when it was cast back for ``next``.
+        code: what to type, a line each, where it helped.
+    """
+
+    change: str
+    layers: Tuple[str, ...] = ()
+    value: Optional[float] = None
+    finite: bool = False
+    next: Optional[str] = None
+    largest: Optional[float] = None
+    code: Tuple[str, ...] = ()
+
+
+def trials_of(step: Step, found: Findings, names: Names) -> List[Trial]:
+    """Try what may help against the culprit of a step, in the order of how little it changes.
+
+    Args:
+        step: that was examined.
+        found: what ``examine`` found in it.
+        names: of its operators.
+    """
+    if found.culprit is None:
+        return []
+    trials: List[Trial] = []
+    for way in (_constant, _epsilon, _float32, _loss_scale):
+        try:
+            trials += way(step, found, found.culprit, names)
+        except CannotCollect:  # such a change can't be run; nothing is said of it
+            continue
+    return trials
+
+
+def _run(step: Step, change: Change, names: Names) -> Optional[ChangedRun]:
+    run = attempt(partial(ChangedRun, step, change, names))
+    assert run is None or isinstance(run, ChangedRun)
+    return run
+
+
+def _helps(step: Step, change: Change, names: Names) -> bool:
+    run = _run(step, change, names)
+    return run is not None and not run.consequence
+
+
+# --- a constant, an epsilon, the loss scale ----------------------------------------------------
+
+
+def _constant(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+    """A literal that does not fit its type, such as a mask of -1e9, within half of the range."""
+    if culprit.kind != "constant" or culprit.source is None:
+        return []
+    helps = _helps(step, Change(clip=culprit.key), names)
+    return [Trial("constant", value=half_range(culprit.source.tensor), finite=helps)]
+
+
+def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+    """The smallest number that helps where zero is divided by, or its logarithm or root taken."""
+    if culprit.kind != "operator" or culprit.op is None:
+        return []
+    target = names.differentiated(culprit.op)
+    held = next((item for item in found.held if item.origin is culprit), None)
+    if target is None and _is_given_zero(held):
+        target = names.made_by(culprit.op)
+    op_type = getattr(target, "type", "")
+    if op_type not in _ZERO_HURTS:
+        return []
+    dtype = held.outputs[0].dtype if held is not None and held.outputs else "float16"
+    ladder = _EPSILONS.get(dtype, _OTHER_EPSILONS)
+
+    def helps(epsilon: float) -> bool:
+        return _helps(step, Change(shift=(target, _ZERO_HURTS[op_type], epsilon)), names)
+
+    smallest = _first(ladder, helps)
+    return [Trial("epsilon", value=smallest or ladder[-1], finite=smallest is not None)]
+
+
+def _is_given_zero(held: Optional[Held]) -> bool:
+    place = _ZERO_HURTS.get(held.op.type) if held is not None else None
+    if held is None or place is None or place >= len(held.inputs):
+        return False
+    tensor = held.inputs[place].tensor
+    return tensor is None or bool((tensor.numpy() == 0).any())
+
+
+def _loss_scale(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+    """The highest power of two that is finite."""
+    begin = step.record.begin
+    present = [float(begin[number][1].numpy()) for number in step.scales if number in begin]
+    if not culprit.scaled or not present or not found.cured_by_scale or present[0] <= 1.0:
+        return []
+    highest = math.ceil(math.log2(present[0])) - 1
+    powers = [2.0**power for power in range(highest, -1, -1)]
+    best = _first(powers[:-1], lambda scale: _helps(step, Change(scale=scale), names))
+    return [Trial("loss_scale", value=best or 1.0, finite=True)]
+
+
+def _first(ordered: Sequence[float], helps: Any) -> Optional[float]:
+    """The first of numbers that helps, where every later one helps, too; None where none does."""
+    low, high = 0, len(ordered)
+    if not ordered or not helps(ordered[-1]):
+        return None
+    high -= 1
+    while low < high:
+        middle = (low + high) // 2
+        if helps(ordered[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return ordered[high]
+
+
+# --- float32 -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What is put into float32 as one: a layer, else a name scope or a single operator.
+
+    Args:
+        layers: path of the layer; () where it is none.
+        alone: whether the layer's own name tells it from all others, wherever it is called.
+        scope: the name scope, or the operator's name.
+    """
+
+    layers: Tuple[str, ...] = ()
+    alone: bool = False
+    scope: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As people read it."""
+        return "/".join(self.layers) or self.scope
+
+    def has(self, name: str, names: Names) -> bool:
+        """Whether an operator of this name, or the one whose gradient it computes, lies in it."""
+        if not self.layers:
+            return (names.without_gradient(name) + "/").startswith(self.scope + "/")
+        found = names.layers_in(name)
+        whole = found[: len(self.layers)] == self.layers
+        return whole or (self.alone and self.layers[-1] in found)
+
+
+def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
+    if origin.op is None:
+        return None
+    name = names.of(origin.op).forward or names.name(origin.op)
+    layers = names.layers_in(name)
+    if layers:
+        return _Place(layers, len(names.layers_named(layers[-1])) == 1)
+    return _Place(scope=names.without_gradient(name))
+
+
+def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+    """The culprit's layer in float32, then with it the next that overflows, up to four; then without
+    those that are not needed."""
+    if _is_lost(culprit):
+        return []
+    trials: List[Trial] = []
+    places: List[_Place] = []
+    origin: Optional[Origin] = culprit
+    while origin is not None and len(places) < MAX_LAYERS:
+        place = _place_of(origin, names)
+        if place is None or place in places:
+            break
+        places.append(place)
+        run = _run(step, _widening(places, names), names)
+        if run is None:
+            break
+        left = sorted(run.of_bits(run.consequence), key=lambda item: item.op.order if item.op else 0)
+        origin = left[0] if left else None
+        if origin is not None and run.was_rounded:
+            break  # the record does not tell
+        trials.append(_trial_of(places, run, origin, names))
+    if origin is None and len(places) > 1:
+        needed = _without_the_needless(step, places, names)
+        if len(needed) < len(places):
+            trials.append(_cure(needed, names))
+    return trials
+
+
+def _widening(places: Sequence[_Place], names: Names) -> Change:
+    fixed = tuple(places)
+    return Change(wide=lambda name: any(place.has(name, names) for place in fixed))
+
+
+def _trial_of(
+    places: Sequence[_Place], run: ChangedRun, left: Optional[Origin], names: Names
+) -> Trial:
+    if left is None or left.op is None:
+        return _cure(places, names)
+    trial = Trial("float32", tuple(place.shown for place in places))
+    following = "%s %s" % (left.op.type, names.name(left.op))
+    return replace(trial, next=following, largest=run.too_large.get(left.key))
+
+
+def _cure(places: Sequence[_Place], names: Names) -> Trial:
+    shown = tuple(place.shown for place in places)
+    code = [line for place in places for line in _code_of(place, names)]
+    return Trial("float32", shown, finite=True, code=tuple(code))
+
+
+def _code_of(place: _Place, names: Names) -> List[str]:
+    """How a layer is put into float32: by its constructor; outside of layers by a cast."""
+    if not place.layers:
+        return ["x = tf.cast(x, tf.float32)  # %s" % place.scope]
+    name = place.layers[-1]
+    kinds = {type(layer) for layer in names.layers_named(name)}
+    if len(kinds) != 1:
+        return ['Layer(..., dtype="float32", name="%s")' % name]
+    kind = kinds.pop()
+    stock = kind.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
+    prefix = "keras.layers." if stock else ""
+    return ['%s%s(..., dtype="float32", name="%s")' % (prefix, kind.__name__, name)]
+
+
+def _without_the_needless(step: Step, places: List[_Place], names: Names) -> List[_Place]:
+    needed = list(places)
+    for place in places[:-1]:
+        fewer = [item for item in needed if item is not place]
+        if _helps(step, _widening(fewer, names), names):
+            needed = fewer
+    return needed
+
+
+def _is_lost(culprit: Origin) -> bool:
+    """Whether the culprit is a variable, batch or literal that holds Inf or NaN: no type helps."""
+    source = culprit.source
+    return source is not None and hasattr(source.tensor, "numpy") and not all_finite(source.tensor)
