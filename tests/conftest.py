@@ -5,6 +5,7 @@ TensorFlow is absent or another version; nothing here imports it.
 """
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -128,3 +129,7 @@ def clean_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setenv("LANG", "en_US.UTF-8")
     monkeypatch.chdir(tmp_path)
     yield
+    if "tensorflow" in sys.modules:
+        # Keras collects garbage at each new model: what survived this test is not looked through again
+        gc.collect()
+        gc.freeze()

@@ -44,11 +44,7 @@ def child(names: List[str]) -> None:
     for name in names:
         case = kit.CASES[name]
         try:
-            truth = None
-            found = kit.numerics(case)
-            if case.kind == "fault":
-                with kit.under_policy(case.policy):
-                    truth = kit.build(case, "plain").truth
+            truth, found = kit.numerics(case)
             right = numerics_right(case, truth, found)
             answer: Dict[str, Any] = {"name": name, "found": list(found), "right": right, "origin": truth.origin if truth else None}
         except Exception as error:

@@ -764,13 +764,17 @@ class Graphs:
 # --- the usual means, for comparison ------------------------------------------------------------------------------------------------
 
 
-def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optional[str]]:
-    """Type and full name of the operator that ``tf.debugging.enable_check_numerics`` ends the training with; (None, None) if it does not.
+def numerics(case: Case) -> Tuple[Optional[Truth], Tuple[Optional[str], Optional[str]]]:
+    """The truth of a case (None of a healthy one), and type and full name of the operator that
+    ``tf.debugging.enable_check_numerics`` ends the training with; (None, None) if it does not.
 
-    Run it in a process of its own (see ``__main__``): the first of several failing checks is only certain with one thread.
+    Run it in a process of its own (see ``__main__``): the first of several failing checks is only
+    certain with one thread.
     """
     import tensorflow as tf
     from tensorflow.python.debug.lib import check_numerics_callback as callback
+
+    from . import graph
 
     real = callback.get_check_numerics_error_message
 
@@ -779,18 +783,27 @@ def numerics(case: Case, variant: str = "plain") -> Tuple[Optional[str], Optiona
         return "<<%s|%s>>%s" % (op_type, name.rpartition(":")[0], real(slot, count, op_type, tensor, inputs, graph=graph, **details))
 
     with under_policy(case.policy):
-        built = build(case, variant)
+        built = build(case, "plain")
+        truth = built.truth if case.kind == "fault" else None
         callback.get_check_numerics_error_message = named
         tf.debugging.enable_check_numerics()
         try:
-            built.training.run()
+            if case.is_graph_test:
+                call, _, _ = built.training.stepwise()
+                first, last = graph.steps_of(case, built.truth)
+                for step in range(first, last + 1):
+                    call(step)
+            else:
+                built.training.run()
         except tf.errors.InvalidArgumentError as error:
             text = str(error)
             if "<<" not in text:
-                return "?", text[:200]
+                return truth, ("?", text[:200])
             op_type, _, op_name = text.partition("<<")[2].partition(">>")[0].partition("|")
-            return op_type[2:-1] if op_type.startswith("b'") else op_type, op_name or "(eager)"
+            if op_type.startswith("b'"):
+                op_type = op_type[2:-1]
+            return truth, (op_type, op_name or "(eager)")
         finally:
             tf.debugging.disable_check_numerics()
             callback.get_check_numerics_error_message = real
-    return None, None
+    return truth, (None, None)
