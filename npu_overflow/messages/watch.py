@@ -135,12 +135,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "functions whose Python graph is gone can't be looked into: TensorFlow's {name} was not found.",
         "无法查看 Python 图已释放的函数：未找到 TensorFlow 内部接口 {name}。",
     ),
-    "compat.no_scopes": (
-        "operators that ran eagerly have no name scope: TensorFlow's {name} was not found.",
-        "即时执行的算子没有 name scope：未找到 TensorFlow 内部接口 {name}。",
-    ),
     "compat.no_functions": ("tf.function calls can't be seen without TensorFlow's {name}.", "缺少 TensorFlow 内部接口 {name}，无法看到 tf.function 的调用。"),
-    "compat.slow_batches": ("batches are handed over more slowly: TensorFlow's {name} was not found.", "批数据的传递变慢：未找到 TensorFlow 内部接口 {name}。"),
     "dump_config.little_room": (
         "only {free} GB are free for the dump in {path}; the dump of one step can have gigabytes.",
         "{path} 所在磁盘仅剩 {free} GB；单个训练步的 dump 可能达到数 GB。",

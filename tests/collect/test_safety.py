@@ -135,7 +135,7 @@ def test_a_failure_of_the_recorder_never_reaches_the_training(
     assert not any(report.reason == "not_reproduced" for report in watch.reports)
 
 
-ALL_NAMES = [wanted.key for wanted in private._WANTED]
+ALL_NAMES = [wanted.name for wanted in private._NAMES]
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)

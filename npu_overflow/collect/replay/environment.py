@@ -1,4 +1,5 @@
-"""Where the host collector can work: what can't be replayed is named once, with what works there instead."""
+"""Where the host collector can work: what can't be replayed is named once, with what works there
+instead."""
 from __future__ import annotations
 
 import sys
@@ -6,7 +7,7 @@ from typing import Any
 
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["check", "core"]
+__all__ = ["check", "core", "is_mirrored", "replicas"]
 
 
 def check(model: Any) -> None:
@@ -15,15 +16,17 @@ def check(model: Any) -> None:
     Args:
         model: the Keras model in ``fit``, or None.
     """
-    backend = _keras_backend(model)
-    if backend not in (None, "tensorflow"):
-        raise CannotCollect("host.backend", backend=backend)
+    kinds = [kind.__module__.split(".")[0] for kind in type(model).__mro__]
+    keras = next((sys.modules[kind] for kind in kinds if kind in ("keras", "tf_keras")), None)
+    if keras is not None and keras.__version__.startswith("3"):
+        backend = keras.backend.backend()
+        if backend != "tensorflow":
+            raise CannotCollect("host.backend", backend=backend)
     import tensorflow as tf
 
     if not tf.executing_eagerly():
         raise CannotCollect("host.graph_mode")
-    strategy = _strategy(model)
-    name = type(strategy).__name__ if strategy is not None else ""
+    name = type(_strategy(model)).__name__
     if "ParameterServer" in name or "TPU" in name:
         raise CannotCollect("host.strategy", strategy=name)
     if "MultiWorker" in name or "CollectiveAllReduce" in name:
@@ -35,21 +38,15 @@ def replicas(model: Any) -> int:
     return int(getattr(_strategy(model), "num_replicas_in_sync", 1))
 
 
+def is_mirrored(model: Any) -> bool:
+    """Whether a model is trained under MirroredStrategy, the only one whose batches are known."""
+    return type(_strategy(model)).__name__ == "MirroredStrategy"
+
+
 def _strategy(model: Any) -> Any:
     import tensorflow as tf
 
-    return getattr(model, "distribute_strategy", None) or (tf.distribute.get_strategy() if tf.distribute.has_strategy() else None)
-
-
-def _keras_backend(model: Any) -> Any:
-    """The backend of the Keras 3 that the model belongs to; None where it is no Keras 3 model."""
-    if model is None:
-        return None
-    root = next((kind.__module__.split(".")[0] for kind in type(model).__mro__ if kind.__module__.split(".")[0] in ("keras", "tf_keras")), None)
-    keras = sys.modules.get(root) if root else None
-    if keras is None or not str(getattr(keras, "__version__", "2")).startswith("3"):
-        return None
-    return keras.backend.backend()
+    return getattr(model, "distribute_strategy", None) or tf.distribute.get_strategy()
 
 
 def core() -> str:

@@ -1,23 +1,26 @@
-"""What TensorFlow executes on this thread: one entry for each call of a function, one for each eager operator.
+"""What TensorFlow executes on this thread: one entry for each call of a function, one for each
+eager operator.
 
-Kept are numbers, attributes and what came from outside: data, variables, constants, random draws. What an entry
-made is not kept: the record is run again when it is wanted.
+Kept are numbers, attributes and what came from outside: data, variables, constants, random draws.
+What an entry made is not kept: the record is run again when it is wanted.
 """
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import threading
-from types import CodeType, FrameType
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple, Union
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Set, Tuple
 
 from npu_overflow.collect.replay import program as programs
 from npu_overflow.collect.replay import tensorflow as private
+from npu_overflow.collect.replay.lines import Place
 from npu_overflow.training import console
 
-__all__ = ["Entry", "Record", "Recorder", "Values"]
+__all__ = ["Entry", "Record", "Recorder", "Values", "is_backward"]
 
-Frame = Tuple[CodeType, int]  # code and line
 Values = Dict[int, Tuple[Any, Any]]  # tensor number of a variable's handle -> handle, value
 
 #: entries of steps that have ended stay for those that use what they made, up to so many
@@ -25,44 +28,41 @@ _MOST_OLD = 4000
 #: entries of one step
 _MOST_ENTRIES = 200000
 
-# eager operators whose results are taken as they were: running them again would give others, or use something up
-_HELD = ("Iterator", "Anonymous", "VarHandleOp", "MultiDeviceIterator", "Optional", "Queue", "LookupTable", "HashTable",
-         "MutableHashTable", "ReadFile", "MatchingFiles", "SummaryWriter", "CreateSummary", "MakeIterator", "OneShot", "Mutex",
-         "RngReadAndSkip", "StatefulUniform", "StatefulStandardNormal", "StatefulTruncatedNormal", "StatefulRandomBinomial")
+# eager operators whose results are taken as they were: running them again would give others, or
+# use something up
+_HELD = tuple(
+    "Iterator Anonymous VarHandleOp MultiDeviceIterator Optional Queue LookupTable HashTable "
+    "MutableHashTable ReadFile MatchingFiles SummaryWriter CreateSummary MakeIterator OneShot "
+    "Mutex RngReadAndSkip StatefulUniform StatefulStandardNormal StatefulTruncatedNormal "
+    "StatefulRandomBinomial".split()
+)
+# functions of TensorFlow's that run the backward pass
+_BACKWARD = {
+    "gradient": "backprop.py",
+    "_gradient_function": "backprop.py",
+    "_GradientsHelper": "gradients_util.py",
+}
 
 
+@dataclass
 class Entry:
-    """One call of a function, or one eager operator.
+    """One call of a function, or one eager operator."""
 
-    Attributes:
-        type: operator type, or the function's name.
-        inputs: tensors from outside, or the numbers of tensors that earlier entries of the step made.
-        numbers: number of each input.
-        outputs: numbers of the tensors that it made.
-        given: its outputs, where they are taken as they were.
-        graph: of a called function, as it was traced.
-        function: what was called, so that TensorFlow does not take its graph apart when the training drops it.
-        looks: types and shapes of a call's outputs.
-        node: of an eager operator.
-        begin: variables that the call writes, as they were before it.
-        scope, stack: of an eager operator: name scope, and the lines of Python that led to it.
-        forward: of an eager operator of the backward pass: (type, numbers of the outputs) of the operator that it differentiates.
-        backward: whether a tape's gradient ran it.
-    """
-
-    __slots__ = ("backward", "begin", "forward", "function", "given", "graph", "inputs", "looks", "node", "numbers", "outputs", "scope", "stack", "type")
-
-    def __init__(self, op_type: str, inputs: List[Any], numbers: List[int], outputs: List[int]) -> None:
-        self.type, self.inputs, self.numbers, self.outputs = op_type, inputs, numbers, outputs
-        self.given: Optional[List[Any]] = None
-        self.graph: Any = None
-        self.function: Any = None
-        self.node: Any = None
-        self.looks: Tuple[Any, ...] = ()
-        self.begin: Values = {}
-        self.scope, self.stack = "", ()  # type: str, Tuple[Frame, ...]
-        self.forward: Optional[Tuple[str, Tuple[int, ...]]] = None
-        self.backward = False
+    type: str  # operator type, or the function's name
+    inputs: List[Any]  # from outside, or the numbers of what earlier entries of the step made
+    numbers: List[int]  # of the inputs
+    outputs: List[int]  # numbers, too
+    given: Optional[List[Any]] = None  # its outputs, where they are taken as they were
+    graph: Any = None  # of a called function, as it was traced
+    function: Any = None  # held, so that TensorFlow does not take its graph apart
+    looks: Tuple[Any, ...] = ()  # types and shapes of a call's outputs
+    node: Any = None  # of an eager operator
+    begin: Values = field(default_factory=dict)  # variables that a call writes, as they were
+    scope: str = ""  # of an eager operator
+    stack: Tuple[Place, ...] = ()  # the lines of Python that led to it, the outermost first
+    #: type of the operator that it differentiates, and the numbers of its outputs
+    forward: Optional[Tuple[str, Tuple[int, ...]]] = None
+    backward: bool = False  # a tape's gradient ran it
 
     @property
     def is_call(self) -> bool:
@@ -70,37 +70,34 @@ class Entry:
         return self.node is None
 
 
+@dataclass
 class Record:
-    """The entries of one step, and the values with which it began.
+    """The entries of one step, and the values with which it began."""
 
-    Args:
-        entries: in the order of execution.
-        begin: variables that an entry wrote, as they were before.
-        variables: Python objects of the variables that the step used, by the numbers of their handles.
-        too_large: what it would take to hold is more than allowed.
-    """
-
-    def __init__(self, entries: List[Entry], begin: Values, variables: Dict[int, Any], too_large: bool = False) -> None:
-        self.entries, self.begin, self.variables, self.too_large = entries, begin, variables, too_large
+    entries: List[Entry]
+    begin: Values  # variables that an entry wrote, as they were before
+    variables: Dict[int, Any]  # that the step used, by the numbers of their handles
+    too_large: bool = False  # what it would take to hold is more than allowed
 
     @property
     def trainable(self) -> FrozenSet[int]:
         """Numbers of the handles of trainable variables."""
-        return frozenset(number for number, variable in self.variables.items() if getattr(variable, "trainable", False))
-
+        return frozenset(n for n, variable in self.variables.items() if _is_trainable(variable))
 
     def exchanged(self) -> Dict[int, int]:
-        """Numbers of tensors from outside -> numbers of those that a call made and that they stand for: where gradients are exchanged
-        between workers in Python, a later call is given tensors like those that an earlier one returned."""
+        """Numbers of tensors from outside -> numbers of those that a call made and that they stand
+        for: where gradients are exchanged between workers in Python, a later call is given tensors
+        like those that an earlier one returned."""
         found: Dict[int, int] = {}
-        for i, entry in enumerate(self.entries):
-            outside = [t for t in entry.inputs if not isinstance(t, int)] if entry.is_call else []
-            looks = [(t.dtype, tuple(t.shape)) if t.dtype.is_floating else None for t in outside]
-            for earlier in self.entries[:i]:
+        calls = [entry for entry in self.entries if entry.is_call]
+        for i, entry in enumerate(calls):
+            outside = [t for t in entry.inputs if not isinstance(t, int)]
+            looks = tuple(_look(t) if t.dtype.is_floating else None for t in outside)
+            for earlier in calls[:i]:
                 count = len(earlier.looks)
-                at = next((k for k in range(len(looks) - count + 1) if tuple(looks[k : k + count]) == earlier.looks), -1)
-                if count and at >= 0:
-                    found.update(zip((private.tensor_id(t) for t in outside[at : at + count]), earlier.outputs))
+                places = range(len(looks) - count + 1 if count else 0)
+                for at in [k for k in places if looks[k : k + count] == earlier.looks][:1]:
+                    found.update(zip(map(private.tensor_id, outside[at:]), earlier.outputs))
         return found
 
 
@@ -109,17 +106,19 @@ class Recorder:
 
     Args:
         max_bytes: what a step's record may hold.
-        keep_all: whether the next call's variables are kept whatever decides over them: nothing skips the step, or there are several.
+        keep_all: whether the next call's variables are kept whatever decides over them: nothing
+            skips the step, or there are several.
     """
 
     def __init__(self, max_bytes: int, keep_all: Callable[[], bool] = lambda: True) -> None:
         self._max_bytes, self._keep_all = max_bytes, keep_all
         self.programs = programs.Programs()  #: of the functions seen so far
-        self._on = self._installed = False  # one that gave up records nothing and is still installed
+        # one that gave up records nothing and is still installed
+        self._on = self._installed = False
         self._thread = 0
         self._variables: Dict[int, Any] = {}
         self._sizes: Dict[int, int] = {}  # of variables, in bytes
-        self._weights: Dict[int, FrozenSet[int]] = {}  # positions among a graph's inputs; programs hold the graphs
+        self._met: Set[int] = set()  # graphs whose variables are known; programs hold the graphs
         self._eager_written: Dict[int, Any] = {}  # handles that eager operators were seen to write
         self._reset()
 
@@ -130,11 +129,11 @@ class Recorder:
         self._leaves: Set[int] = set()
         self._bytes = 0
         self._begin: Values = {}
-        self._pending: Values = {}
         self._calling: Any = None
+        self._pending: Values = {}
         self.gave_up = False  #: the record has holes
 
-    # --- on and off -----------------------------------------------------------------------------------------------------------
+    # --- on and off -------------------------------------------------------------------------------
 
     def on(self) -> None:
         """Begin to record on this thread."""
@@ -143,13 +142,13 @@ class Recorder:
             self._thread = threading.get_ident()
             self._reset()
             private.found("add_callback")(self._executed)
-            _standing_before.add(self)
+            _stand_before_calls(self, True)
 
     def off(self) -> None:
         """Stop, and forget everything."""
         if self._installed:
             self._on = self._installed = False
-            _standing_before.remove(self)
+            _stand_before_calls(self, False)
             if threading.get_ident() == self._thread:
                 with contextlib.suppress(KeyError):  # somebody cleared all callbacks
                     private.found("remove_callback")(self._executed)
@@ -170,18 +169,17 @@ class Recorder:
         Args:
             known: variables that steps write, besides those seen to be written.
         """
-        self._old = (self._old + self._entries)[-_MOST_OLD:] if len(self._entries) < _MOST_OLD else []
+        small = len(self._entries) < _MOST_OLD
+        self._old = (self._old + self._entries)[-_MOST_OLD:] if small else []
         self._entries, self._made, self._leaves, self._bytes = [], set(), set(), 0
-        handles = {private.tensor_id(handle): handle for variable in known for handle in private.handles_of(variable)}
-        handles.update(self._eager_written)
-        self._begin = self._values(handles)
+        self._begin = self._values({**private.handles_by_number(known), **self._eager_written})
 
     def forget(self) -> None:
         """Nothing executed so far belongs to the next step."""
         self._old, self._entries = [], []
 
     def record(self) -> Record:
-        """What was executed since the last step ended, with earlier entries that it takes tensors from."""
+        """What was executed since the last step ended, and what made its inputs before."""
         entries = list(self._entries)
         wanted = {number for entry in entries for number in entry.numbers}
         for entry in reversed(self._old):
@@ -189,64 +187,66 @@ class Recorder:
                 entries.insert(0, entry)
                 wanted.update(entry.numbers)
         begin: Values = {}
-        for entry in entries:
-            for number, value in entry.begin.items():
-                begin.setdefault(number, value)
+        for entry in reversed(entries):
+            begin.update(entry.begin)
         begin = {**self._begin, **begin}
         return Record(entries, begin, dict(self._variables), self._bytes > self._max_bytes)
 
     def may_have_written(self, handle: int, applied: bool) -> bool:
-        """Whether the step may have written the variable with this number of its handle.
+        """Whether the step may have written the variable with this number of its handle;
+        ``applied``: whether its functions may have written weights."""
+        calls = [entry for entry in self._entries if applied and entry.graph is not None]
+        return handle in self._eager_written or any(
+            entry.numbers[position] == handle
+            for entry in calls
+            for position in self.programs.written(self.programs.of_graph(entry.graph))
+        )
 
-        Args:
-            applied: whether its functions may have written weights.
-        """
-        calls = self._entries if applied else []
-        return handle in self._eager_written or any(self._call_writes(entry, handle) for entry in calls if entry.graph is not None)
-
-    def _call_writes(self, entry: Entry, handle: int) -> bool:
-        program = self.programs.called(entry.type, None, entry.graph)
-        return program is not None and any(entry.numbers[position] == handle for position in self.programs.written(program))
-
-    # --- what is seen ---------------------------------------------------------------------------------------------------------
+    # --- what is seen -----------------------------------------------------------------------------
 
     def about_to_call(self, function: Any, args: Any) -> None:
         """A function is about to be called: keep the variables that it writes."""
-        if not self._on or threading.get_ident() != self._thread or not private.found("context")().executing_eagerly():
+        if not self._on or threading.get_ident() != self._thread:
             return
-        self._calling = function
+        if not private.found("context")().executing_eagerly():
+            return
         try:
-            self._pending = self._values(self._to_keep(function, [*args, *function.captured_inputs]))
+            kept = self._values(self._to_keep(function, [*args, *function.captured_inputs]))
+            self._calling, self._pending = function, kept
         except Exception:
             self._give_up()
 
     def _to_keep(self, function: Any, inputs: List[Any]) -> Dict[int, Any]:
-        """Handles of the variables that a call is going to write. Where the step is skipped if it overflows, without those that it
-        leaves as they were then."""
-        graph = function.graph
-        program = self.programs.of_graph(graph)
-        if id(graph) not in self._weights:
-            self._meet_variables(graph)
-            numbers = [private.tensor_id(item) if private.is_eager(item) else 0 for item in inputs]
-            self._weights[id(graph)] = frozenset(i for i, number in enumerate(numbers) if self._is_weight(number))
-        written = self.programs.written(program, frozenset() if self._keep_all() else self._weights[id(graph)])
-        found = {}
-        for position, only_if_applied in written.items():
+        """Handles of the variables that a call is going to write, also if the step is skipped."""
+        program = self.programs.of_graph(function.graph)
+        if id(function.graph) not in self._met:
+            self._meet_variables(function.graph)
+            self._met.add(id(function.graph))
+        weights: FrozenSet[int] = frozenset()
+        if not self._keep_all():
+            weights = frozenset(i for i, item in enumerate(inputs) if self._is_weight(item))
+        found: Dict[int, Any] = {}
+        for position, only_if_applied in self.programs.written(program, weights).items():
             if not only_if_applied:
                 item = inputs[position]
-                found.update({private.tensor_id(handle): handle for handle in private.handles_of(item) or [item]})
-        return {number: handle for number, handle in found.items() if private.handle_type(handle) is not None}
+                for handle in private.handles_of(item) or [item]:
+                    if private.handle_type(handle) is not None:
+                        found[private.tensor_id(handle)] = handle
+        return found
 
-    def _is_weight(self, number: int) -> bool:
-        return bool(getattr(self._variables.get(number), "trainable", False))
+    def _is_weight(self, item: Any) -> bool:
+        known = self._variables.get(private.tensor_id(item)) if private.is_eager(item) else None
+        return _is_trainable(known)
 
-    def _executed(self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None) -> None:
+    def _executed(
+        self, op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any, graph: Any = None
+    ) -> None:
         """TensorFlow's callback: an operator was made in a graph, or has run."""
         if graph is not None or not self._on:
             return
         try:
-            name = op_type if isinstance(op_type, str) else op_type.decode()
-            self._add(name, list(inputs), attrs or (), list(outputs or ()), sys._getframe(1))
+            kind = op_type if isinstance(op_type, str) else op_type.decode()
+            self._add(kind, list(inputs), attrs or (), list(outputs or ()), sys._getframe(1))
         except Exception:
             self._give_up()
 
@@ -254,211 +254,192 @@ class Recorder:
         console.log_failure("recording a step failed; the training is not affected")
         self._on, self.gave_up = False, True
 
-    def _add(self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType) -> None:
+    def _add(
+        self, op_type: str, inputs: List[Any], attrs: Any, outputs: List[Any], frame: FrameType
+    ) -> None:
         if self._bytes > self._max_bytes or len(self._entries) > _MOST_ENTRIES:
-            self._entries, self._old, self._bytes = [], [], self._max_bytes + 1  # nothing is held of a step that holds too much
+            # nothing is held of a step that holds too much
+            self._entries, self._old, self._bytes = [], [], self._max_bytes + 1
             return
-        numbers = [private.tensor_id(t) for t in inputs]
-        self._note_unseen_reads([t for n, t in zip(numbers, inputs) if n not in self._made and n not in self._leaves], frame)
-        kept: List[Union[Any, int]] = []
-        for number, tensor in zip(numbers, inputs):
-            kept.append(number if number in self._made else tensor)
-            if number not in self._made and number not in self._leaves and tensor.dtype.name != "resource":
+        self._note_unseen_reads(inputs, frame)
+        entry = Entry(op_type, [], [], [private.tensor_id(t) for t in outputs])
+        for tensor in inputs:
+            number = private.tensor_id(tensor)
+            entry.numbers.append(number)
+            entry.inputs.append(number if number in self._made else tensor)
+            if not self._is_known(number):
                 self._leaves.add(number)
-                self._bytes += _bytes_of(tensor)
-        entry = Entry(op_type, kept, numbers, [private.tensor_id(t) for t in outputs])
+                self._bytes += 0 if tensor.dtype.name == "resource" else _bytes_of(tensor)
+        entry.stack, entry.backward, entry.forward = _stack(frame)
         if op_type.startswith("__") or private.is_function(op_type):
-            entry.graph, entry.function = _graph_behind(frame), self._calling
-            entry.looks = tuple((t.dtype, tuple(t.shape)) for t in outputs)
-            entry.begin, self._pending = self._pending, {}
-            if entry.graph is not None and id(entry.graph) not in self._weights:
-                self._meet_variables(entry.graph)
-            entry.stack, entry.backward, _ = _stack(frame)
+            entry.function, entry.begin = self._calling, self._pending
+            entry.graph = getattr(self._calling, "graph", None)
+            entry.looks = tuple(map(_look, outputs))
+            self._calling, self._pending = None, {}
         else:
             entry.node = programs.node_of_call(op_type, inputs, attrs, outputs)
-            entry.stack, entry.backward, entry.forward = _stack(frame)
             self._note_eager(entry, inputs, outputs, frame)
         self._made.update(entry.outputs)
         self._entries.append(entry)
 
-    def _note_unseen_reads(self, tensors: List[Any], frame: FrameType) -> None:
-        """Variables among the arguments of the operator's Python function: TensorFlow reads those itself and tells nobody."""
-        given = list(_variables_in(frame.f_locals.values())) if tensors else []
-        for tensor in tensors if given else ():
-            variable = next((item for item in given if _is_value_of(tensor, item)), None)
-            if variable is None:
-                continue
-            handle = variable.handle
-            number, kind = private.tensor_id(handle), tensor.dtype.as_datatype_enum
-            self._variables.setdefault(number, variable)
-            entry = Entry("ReadVariableOp", [handle], [number], [private.tensor_id(tensor)])
-            entry.node = programs.node_of_call("ReadVariableOp", [handle], ("dtype", kind), [tensor])
-            entry.given = [tensor]
-            self._made.update(entry.outputs)
-            self._entries.append(entry)
+    def _is_known(self, number: int) -> bool:
+        return number in self._made or number in self._leaves
 
-    def _note_eager(self, entry: Entry, inputs: List[Any], outputs: List[Any], frame: FrameType) -> None:
+    def _note_unseen_reads(self, inputs: List[Any], frame: FrameType) -> None:
+        """TensorFlow itself reads variables among an operator's arguments, and tells nobody."""
+        fresh = [tensor for tensor in inputs if not self._is_known(private.tensor_id(tensor))]
+        known = frame.f_locals.values() if fresh else ()
+        items = (v if isinstance(v, (list, tuple)) else (v,) for v in known)
+        given = [item for item in itertools.chain.from_iterable(items) if _is_variable(item)]
+        for tensor in fresh if given else ():
+            variable = next((item for item in given if _is_value_of(tensor, item)), None)
+            if variable is not None:
+                handle, kind = variable.handle, tensor.dtype.as_datatype_enum
+                number, made = private.tensor_id(handle), private.tensor_id(tensor)
+                self._variables.setdefault(number, variable)
+                entry = Entry("ReadVariableOp", [handle], [number], [made], given=[tensor])
+                entry.node = programs.node_of_call(entry.type, [handle], ("dtype", kind), [tensor])
+                self._made.add(made)
+                self._entries.append(entry)
+
+    def _note_eager(
+        self, entry: Entry, inputs: List[Any], outputs: List[Any], frame: FrameType
+    ) -> None:
+        import tensorflow as tf
+
         kind = entry.node.kind
-        entry.scope = private.name_scope()
+        entry.scope = tf.get_current_name_scope()
         if kind in ("read", "write") or entry.type.startswith("Resource"):
-            for handle in inputs:
+            for handle in (item for item in inputs if item.dtype.name == "resource"):
                 number = private.tensor_id(handle)
-                if handle.dtype.name == "resource" and number not in self._variables:
+                if number not in self._variables:
                     self._variables[number] = _variable_behind(frame, handle)
-                if handle.dtype.name == "resource" and kind == "write":
+                if kind == "write":
                     self._eager_written[number] = handle
         if kind in ("random", "draw") or entry.type.startswith(_HELD):
             entry.given = outputs
-            self._bytes += sum(_bytes_of(t) for t in outputs)
-        elif kind == "read" and self._bytes < self._max_bytes:
+            self._bytes += sum(map(_bytes_of, outputs))
+        elif kind == "read":
             entry.given = outputs  # the variable's own memory, until it is written
 
     def _meet_variables(self, graph: Any) -> None:
         for variable in getattr(graph, "variables", ()):
-            for handle in private.handles_of(variable):
-                self._variables.setdefault(private.tensor_id(handle), variable)
+            for number in private.handles_by_number([variable]):
+                self._variables.setdefault(number, variable)
 
     def _values(self, handles: Dict[int, Any]) -> Values:
         """Values of variables, the smallest first, within the bounds."""
-        for number, handle in handles.items():
-            if number not in self._sizes:
-                self._sizes[number] = _bytes_of(handle)
+        for number in handles.keys() - self._sizes.keys():
+            self._sizes[number] = _bytes_of(handles[number])
         found: Values = {}
         left = self._max_bytes
-        for number, handle in sorted(handles.items(), key=lambda item: self._sizes[item[0]]):
+        for number in sorted(handles, key=self._sizes.__getitem__):
             left -= self._sizes[number]
-            if left < 0:
-                break
-            value = private.read_variable(handle)
+            value = private.read_variable(handles[number]) if left >= 0 else None
             if value is not None:
-                found[number] = (handle, value)
+                found[number] = (handles[number], value)
         return found
 
 
-class _StandingBefore:
-    """The one function that stands before the calls of all concrete functions, for all recorders that are on."""
-
-    def __init__(self) -> None:
-        self._recorders: List[Recorder] = []
-        self._undo: Callable[[], None] = lambda: None
-        self._changing = threading.Lock()  # trainings on several threads
-
-    def add(self, recorder: Recorder) -> None:
-        with self._changing:
-            if not self._recorders:
-                self._stand()
-            self._recorders = [*self._recorders, recorder]
-
-    def remove(self, recorder: Recorder) -> None:
-        with self._changing:
-            self._recorders = [item for item in self._recorders if item is not recorder]
-            if not self._recorders:
-                self._undo()
-
-    def _stand(self) -> None:
-        kind = private.found("concrete_function")
-        real = kind._call_flat
-
-        def call_flat(function: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
-            for item in self._recorders:
-                item.about_to_call(function, args)
-            return real(function, args, *more, **kwargs)
-
-        self._undo = private.patch(kind, "_call_flat", call_flat)
+_recorders: List[Recorder] = []  # that are on
+_undo: List[Callable[[], None]] = []
+_changing = threading.Lock()  # trainings on several threads
 
 
-_standing_before = _StandingBefore()
+def _stand_before_calls(recorder: Recorder, on: bool) -> None:
+    """One function stands before the calls of all concrete functions, while any recorder is on."""
+    with _changing:
+        _recorders[:] = [item for item in _recorders if item is not recorder] + [recorder] * on
+        if _recorders and not _undo:
+            kind = private.found("concrete_function")
+            real = kind._call_flat
+
+            def call_flat(function: Any, args: Any, *more: Any, **kwargs: Any) -> Any:
+                for item in tuple(_recorders):
+                    item.about_to_call(function, args)
+                return real(function, args, *more, **kwargs)
+
+            _undo.append(private.patch(kind, "_call_flat", call_flat))
+        elif not _recorders and _undo:
+            _undo.pop()()
+
+
+def _is_trainable(variable: Any) -> bool:
+    return bool(getattr(variable, "trainable", False))
+
+
+def _look(tensor: Any) -> Tuple[Any, ...]:
+    return tensor.dtype, tuple(tensor.shape)
 
 
 def _bytes_of(tensor: Any) -> int:
     """Size of a tensor, or of the variable behind a handle."""
-    if tensor.dtype.name == "resource":
+    import tensorflow as tf
+
+    dtype, shape = tensor.dtype, tensor.shape
+    if dtype.name == "resource":
         kind = private.handle_type(tensor)
         if kind is None:
             return 0
-        import tensorflow as tf
-
-        return int(tf.as_dtype(kind.dtype).size) * _count(d.size for d in kind.shape.dim)
-    if tensor.dtype.name in ("variant", "string"):
-        return 0
-    return int(tensor.dtype.size) * _count(tensor.shape)
+        dtype, shape = tf.as_dtype(kind.dtype), tf.TensorShape(kind.shape)
+    return 0 if dtype.name in ("variant", "string") else dtype.size * (shape.num_elements() or 0)
 
 
-def _count(shape: Iterable[Any]) -> int:
-    count = 1
-    for n in shape:
-        count *= max(int(n or 0), 0)
-    return count
-
-
-def _variables_in(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from (item for item in value if len(private.handles_of(item)) == 1 and hasattr(item, "handle"))
-        elif hasattr(value, "handle") and len(private.handles_of(value)) == 1:
-            yield value
+def _is_variable(item: Any) -> bool:
+    return hasattr(item, "handle") and len(private.handles_of(item)) == 1
 
 
 def _is_value_of(tensor: Any, variable: Any) -> bool:
-    """Whether a tensor is a variable's value: where it can be told by its memory, else by type and shape."""
+    """Whether a tensor is a variable's value, as far as its memory, type and shape tell."""
     value = private.read_variable(variable.handle)
-    if value is None or value.dtype != tensor.dtype or value.shape != tensor.shape:
-        return False
-    one, other = private.host_view(tensor), private.host_view(value)
-    if one is None or other is None:
-        return True
-    if not one.ndim:  # NumPy copies single numbers
-        return bool(one.tobytes() == other.tobytes())
-    return bool(one.__array_interface__["data"][0] == other.__array_interface__["data"][0])
+    known = value is not None and _look(value) == _look(tensor)
+    return known and _memory(value) == _memory(tensor)
 
 
-# --- what the Python stack tells --------------------------------------------------------------------------------------------
+def _memory(tensor: Any) -> Any:
+    """Where a tensor on the CPU lies; NumPy copies single numbers: of those the number."""
+    view = private.host_view(tensor)
+    if view is None:
+        return None
+    return view.__array_interface__["data"] if view.ndim else view.tobytes()
 
 
-def _graph_behind(frame: Optional[FrameType]) -> Any:
-    """The graph of the function that TensorFlow's own code is calling at this moment; None where its frames do not show it."""
-    for _ in range(8):
-        if frame is None:
-            return None
-        graph = getattr(frame.f_locals.get("self"), "graph", None)
-        if graph is not None:
-            return graph
-        frame = frame.f_back
-    return None
+# --- what the Python stack tells ------------------------------------------------------------------
 
 
-def _variable_behind(frame: Optional[FrameType], handle: Any) -> Any:
-    """The variable whose method is reading or writing through ``handle`` at this moment, or None."""
-    for _ in range(8):
-        if frame is None:
-            return None
-        item = frame.f_locals.get("self")
-        if item is not None and any(own is handle for own in private.handles_of(item)):
-            return item
-        frame = frame.f_back
-    return None
+def is_backward(file: str, function: str) -> bool:
+    """Whether a frame is TensorFlow's while it runs or builds the backward pass."""
+    return function in _BACKWARD and file.endswith(_BACKWARD[function]) and "tensorflow" in file
 
 
-_IS_BACKWARD: Dict[CodeType, int] = {}  # 0: no, 1: the backward pass, 2: a gradient function with its forward operator
-
-
-def _stack(frame: Optional[FrameType]) -> Tuple[Tuple[Frame, ...], bool, Optional[Tuple[str, Tuple[int, ...]]]]:
-    """The Python stack; whether a tape's gradient is on it; and which forward operator that differentiates."""
-    stack: List[Frame] = []
-    backward, forward = False, None
+def _outward(frame: Optional[FrameType]) -> Iterator[FrameType]:
     while frame is not None:
-        code = frame.f_code
-        kind = _IS_BACKWARD.get(code)
-        if kind is None:
-            kind = 0
-            if code.co_filename.endswith(("eager/backprop.py", "eager/imperative_grad.py", "eager\\backprop.py")):
-                kind = 2 if code.co_name == "_gradient_function" else 1 if code.co_name in ("gradient", "imperative_grad") else 0
-            _IS_BACKWARD[code] = kind
-        if kind:
-            backward = True
-            if kind == 2 and forward is None:
-                known = frame.f_locals
-                forward = str(known.get("op_name")), tuple(t._id for t in known.get("outputs") or () if hasattr(t, "_id"))
-        stack.append((code, frame.f_lineno))
+        yield frame
         frame = frame.f_back
-    return tuple(stack), backward, forward
+
+
+def _variable_behind(frame: FrameType, handle: Any) -> Any:
+    """The variable whose method is using ``handle`` at this moment, or None."""
+    for inside in itertools.islice(_outward(frame), 8):
+        item = inside.f_locals.get("self")
+        if any(own is handle for own in private.handles_of(item)):
+            return item
+    return None
+
+
+def _stack(
+    frame: FrameType,
+) -> Tuple[Tuple[Place, ...], bool, Optional[Tuple[str, Tuple[int, ...]]]]:
+    """The Python stack, whether a gradient is on it, and of which forward operator."""
+    stack: List[Place] = []
+    backward, forward = False, None
+    for inside in _outward(frame):
+        code = inside.f_code
+        if is_backward(code.co_filename, code.co_name):
+            backward = True
+            if forward is None and code.co_name == "_gradient_function":
+                known = inside.f_locals
+                outputs = filter(private.is_eager, known.get("outputs") or ())
+                forward = str(known.get("op_name")), tuple(map(private.tensor_id, outputs))
+        stack.append((code.co_filename, inside.f_lineno, code.co_name))
+    return tuple(reversed(stack)), backward, forward

@@ -7,103 +7,78 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
-__all__ = ["Probe", "found", "has", "missing", "probe"]
-
-
-class Probe(NamedTuple):
-    """One private name: whether it was found, whether collecting is impossible without it, and
-    the code of what is lost."""
-
-    name: str
-    found: bool
-    needed: bool
-    lost: str
-
-
-class _Wanted(NamedTuple):
-    key: str
-    places: Tuple[str, ...]  # module:attribute, the first that exists is taken
-    needed: bool
-    lost: str
-
-
-_WANTED = (
-    _Wanted("add_callback", ("tensorflow.python.framework.op_callbacks:add_op_callback",), True, "compat.no_record"),
-    _Wanted("remove_callback", ("tensorflow.python.framework.op_callbacks:remove_op_callback",), True, "compat.no_record"),
-    _Wanted("context", ("tensorflow.python.eager.context:context",), True, "compat.no_record"),
-    _Wanted("run_op", ("tensorflow.python.pywrap_tfe:TFE_Py_Execute",), True, "compat.no_interpreter"),
-    _Wanted(
-        "graph_of_definition",
-        ("tensorflow.python.framework.function_def_to_graph:function_def_to_graph",),
-        False,
-        "compat.no_definitions",
-    ),
-    _Wanted(
-        "concrete_function",
-        (
-            "tensorflow.python.eager.polymorphic_function.concrete_function:ConcreteFunction",
-            "tensorflow.python.eager.function:ConcreteFunction",
-        ),
-        True,
-        "compat.no_record",
-    ),
-    _Wanted(
-        "function_class",
-        (
-            "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function",
-            "tensorflow.python.eager.def_function:Function",
-        ),
-        True,
-        "compat.no_functions",
-    ),
-    _Wanted("name_scope", ("tensorflow.python.framework.ops:get_name_scope",), False, "compat.no_scopes"),
-    _Wanted("from_variant", ("tensorflow.python.data.ops.dataset_ops:from_variant",), False, "compat.slow_batches"),
-    _Wanted("to_variant", ("tensorflow.python.data.ops.dataset_ops:to_variant",), False, "compat.slow_batches"),
-)
+__all__ = ["Name", "found", "missing", "probe"]
 
 _found: Dict[str, Any] = {}
 
 
-def _look_up() -> Dict[str, Any]:
-    """Every name that this process's TensorFlow has, looked up once. Imports TensorFlow."""
-    if not _found:
-        for wanted in _WANTED:
-            for place in wanted.places:
-                module, _, attribute = place.partition(":")
-                try:
-                    _found[wanted.key] = getattr(importlib.import_module(module), attribute)
-                    break
-                except (ImportError, AttributeError):
-                    continue
-    return _found
+class Name(NamedTuple):
+    """One private name: whether collecting is impossible without it, the code of what is lost, and
+    where it may lie: "module:attribute …", the first that exists is taken."""
+
+    name: str
+    needed: bool
+    lost: str
+    places: str
+
+    @property
+    def found(self) -> bool:
+        """Whether this process's TensorFlow has it."""
+        return self.name in _found
 
 
-def has(key: str) -> bool:
-    """Whether a private name was found."""
-    return key in _look_up()
+_NAMES = (
+    Name("add_callback", True, "compat.no_record", "framework.op_callbacks:add_op_callback"),
+    Name("remove_callback", True, "compat.no_record", "framework.op_callbacks:remove_op_callback"),
+    Name("context", True, "compat.no_record", "eager.context:context"),
+    Name("run_op", True, "compat.no_interpreter", "pywrap_tfe:TFE_Py_Execute"),
+    Name(
+        *("graph_of_definition", False, "compat.no_definitions"),
+        "framework.function_def_to_graph:function_def_to_graph",
+    ),
+    Name(
+        *("concrete_function", True, "compat.no_record"),
+        "eager.polymorphic_function.concrete_function:ConcreteFunction "
+        "eager.function:ConcreteFunction",  # before 2.11
+    ),
+    Name(
+        *("function_class", True, "compat.no_functions"),
+        "eager.polymorphic_function.polymorphic_function:Function eager.def_function:Function",
+    ),
+)
 
 
-def found(key: str) -> Any:
+def found(name: str) -> Any:
     """What a private name stands for; AttributeError where it was not found."""
-    names = _look_up()
-    if key not in names:
-        raise AttributeError("TensorFlow internal %r was not found" % key)
-    return names[key]
+    if not _found:
+        probe()
+    if name not in _found:
+        raise AttributeError("TensorFlow internal %r was not found" % name)
+    return _found[name]
 
 
-def probe() -> List[Probe]:
-    """What was found of every private name, in the order of their use."""
-    return [Probe(wanted.key, has(wanted.key), wanted.needed, wanted.lost) for wanted in _WANTED]
+def probe() -> Sequence[Name]:
+    """Every private name, looked up once. Imports TensorFlow."""
+    for item in () if _found else _NAMES:
+        for place in item.places.split():
+            module, _, attribute = place.partition(":")
+            try:
+                holder = importlib.import_module("tensorflow.python." + module)
+                _found[item.name] = getattr(holder, attribute)
+                break
+            except (ImportError, AttributeError):
+                pass
+    return _NAMES
 
 
-def missing() -> List[Probe]:
+def missing() -> List[Name]:
     """The private names that were not found."""
     return [item for item in probe() if not item.found]
 
 
-# --- tensors and variables ----------------------------------------------------------------------
+# --- tensors and variables ------------------------------------------------------------------------
 
 
 def tensor_id(tensor: Any) -> int:
@@ -113,22 +88,19 @@ def tensor_id(tensor: Any) -> int:
 
 def is_eager(item: Any) -> bool:
     """Whether it is an eager tensor."""
-    return hasattr(item, "_id") and hasattr(item, "dtype") and hasattr(item, "_numpy_internal")
+    return hasattr(item, "_numpy_internal")
 
 
 def host_view(tensor: Any) -> Optional[Any]:
-    """A numpy view of an eager tensor's own memory on the CPU, without a copy, or None where it
-    lies on another device."""
+    """A numpy view of an eager tensor's own memory, without a copy; None where that is no CPU's."""
     device = tensor.backing_device if hasattr(tensor, "backing_device") else tensor.device
     if device and "CPU" not in device.upper():
         return None
-    internal = getattr(tensor, "_numpy_internal", None)
-    return None if internal is None else internal()
+    return tensor._numpy_internal()
 
 
 def handles_of(variable: Any) -> List[Any]:
-    """The resource handles behind a variable: one, or one for each replica. Keras 3 wraps the
-    variable that has them."""
+    """The resource handles behind a variable, or the one that Keras 3 wraps: one a replica."""
     inner = _attribute(variable, "_value")
     if inner is not None and not hasattr(type(variable), "handle"):
         variable = inner
@@ -138,9 +110,15 @@ def handles_of(variable: Any) -> List[Any]:
     return [handle for handle in handles if handle is not None and hasattr(handle, "_id")]
 
 
+def handles_by_number(variables: Iterable[Any]) -> Dict[int, Any]:
+    """The resource handles behind variables, by their numbers."""
+    handles = (handle for variable in variables for handle in handles_of(variable))
+    return {tensor_id(handle): handle for handle in handles}
+
+
 def _attribute(item: Any, name: str) -> Any:
-    """An attribute, or None: variables of several replicas, and those of Keras around them,
-    raise what they like for what they lack."""
+    """An attribute, or None: variables of several replicas raise what they like for what they
+    lack."""
     try:
         return getattr(item, name, None)
     except Exception:
@@ -148,18 +126,20 @@ def _attribute(item: Any, name: str) -> Any:
 
 
 def handle_type(handle: Any) -> Optional[Any]:
-    """Shape and dtype (as protocol buffers) of the variable behind a resource handle, or None
-    where the handle is no variable."""
+    """Shape and dtype (protocol buffers) of the variable behind a handle; None of another."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     return data.shape_and_type[0]
 
 
-def run_op(op_type: str, inputs: List[Any], attrs: Any, outputs: int, device: Optional[str] = None) -> List[Any]:
+def run_op(
+    op_type: str, inputs: List[Any], attrs: Any, outputs: int, device: Optional[str] = None
+) -> List[Any]:
     """Run an operator, unseen by tapes and callbacks."""
-    context = found("context")()
-    return found("run_op")(context._handle, device or context.device_name, op_type, inputs, attrs, outputs) or []
+    context, run = found("context")(), found("run_op")
+    where = device or context.device_name
+    return run(context._handle, where, op_type, inputs, attrs, outputs) or []
 
 
 def range_of(count: int) -> Any:
@@ -182,7 +162,8 @@ def read_variable(handle: Any, copy: Any = None) -> Optional[Any]:
     if kind is None:
         return None
     try:
-        return run_op("ReadVariableOp", [handle if copy is None else copy], ("dtype", kind.dtype), 1)[0]
+        source = handle if copy is None else copy
+        return run_op("ReadVariableOp", [source], ("dtype", kind.dtype), 1)[0]
     except Exception:  # never initialised
         return None
 
@@ -191,10 +172,10 @@ def private_copy(handle: Any, value: Any) -> Any:
     """A handle of a new variable of the same kind that holds ``value`` and nobody else knows."""
     kind = handle_type(handle)
     assert kind is not None
-    context = found("context")
-    module = sys.modules[context.__module__]
+    module = sys.modules[found("context").__module__]
     nameless = getattr(module, "anonymous_name", None) or module.shared_name
-    size = None if kind.shape.unknown_rank else [None if d.size < 0 else d.size for d in kind.shape.dim]
+    sizes = [None if d.size < 0 else d.size for d in kind.shape.dim]
+    size = None if kind.shape.unknown_rank else sizes
     attrs = ("container", "", "shared_name", nameless(), "dtype", kind.dtype, "shape", size)
     made = run_op("VarHandleOp", [], attrs, 1, value.device or None)[0]
     run_op("AssignVariableOp", [made, value], ("dtype", kind.dtype), 0)
@@ -202,43 +183,34 @@ def private_copy(handle: Any, value: Any) -> Any:
 
 
 def traced_graph(name: str, owner: Any) -> Any:
-    """The graph of a function as it was traced, with the lines of code that made its operators; None where nobody has it.
-
-    Args:
-        name: as TensorFlow registered it.
-        owner: a graph that calls it, or None.
-    """
+    """The graph of a function as it was traced, with the lines of code that made its operators, as
+    the graph ``owner`` that calls it or one around that has it; else None."""
     while owner is not None and hasattr(owner, "_get_function"):
-        function = owner._get_function(name) if owner._is_function(name) else None
-        graph = getattr(function, "graph", None)
-        if graph is not None:
-            return graph
+        function: Any = owner._get_function(name) if owner._is_function(name) else None
+        if getattr(function, "graph", None) is not None:
+            return function.graph
         owner = getattr(owner, "outer_graph", None)
     return None
 
 
 def graph_of_definition(name: str) -> Any:
-    """The graph that a function's definition describes, without lines of code; None where there is none."""
-    context = found("context")()
-    if not context.has_function(name) or not has("graph_of_definition"):
+    """The graph that a function's definition describes, without lines of code; None where there is
+    none."""
+    if not is_function(name) or "graph_of_definition" not in _found:
         return None
-    return found("graph_of_definition")(context.get_function_def(name))
+    return found("graph_of_definition")(found("context")().get_function_def(name))
 
 
 def output_count(name: str) -> Optional[int]:
     """How many results a function has; None where TensorFlow has no such function."""
-    context = found("context")()
-    return len(context.get_function_def(name).signature.output_arg) if context.has_function(name) else None
+    if not is_function(name):
+        return None
+    return len(found("context")().get_function_def(name).signature.output_arg)
 
 
 def is_function(name: str) -> bool:
     """Whether an operator that ran eagerly is the call of a function."""
     return bool(found("context")().has_function(name))
-
-
-def name_scope() -> str:
-    """The name scope of the present thread."""
-    return str(found("name_scope")()) if has("name_scope") else ""
 
 
 def patch(place: Any, name: str, value: Any) -> Callable[[], None]:
@@ -254,24 +226,18 @@ def patch(place: Any, name: str, value: Any) -> Callable[[], None]:
     return undo
 
 
-# --- Keras --------------------------------------------------------------------------------------
+# --- Keras ----------------------------------------------------------------------------------------
 
 
 def steps_per_execution(model: Any) -> int:
     """Training steps of one call of a Keras model's train function."""
-    steps: Any = getattr(model, "steps_per_execution", None)
-    if not isinstance(steps, int):
-        steps = getattr(model, "_steps_per_execution", None)
-    try:
-        return int(steps.numpy()) if hasattr(steps, "numpy") else int(steps or 1)
-    except (TypeError, ValueError):
-        return 1
+    steps: Any = getattr(model, "_steps_per_execution", None)  # a variable of Keras 2
+    if steps is None:
+        steps = getattr(model, "steps_per_execution", None)
+    return int(steps.numpy() if hasattr(steps, "numpy") else steps or 1)
 
 
 def layers_of(model: Any) -> Iterable[Any]:
     """All layers of a Keras model, those inside other layers included."""
     flatten = getattr(model, "_flatten_layers", None)
-    try:
-        return list(flatten()) if callable(flatten) else list(getattr(model, "layers", ()))
-    except Exception:  # a model of the user's own that is not built
-        return []
+    return flatten() if callable(flatten) else getattr(model, "layers", ())
