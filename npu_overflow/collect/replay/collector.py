@@ -82,7 +82,7 @@ class ReplayCollector(Collector):
         self._given = _Given()
         self._step_has_ended = False
         self._before: List[TrackedOptimizer] = []  # as the present step began
-        self._own_function: Tuple[Any, Any] = None, None  # fit's, and the same over batches
+        self._own_function: Tuple[Any, Any] = (None, None)  # fit's, and the same over batches
 
     # --- the collector protocol -------------------------------------------------------------------
 
