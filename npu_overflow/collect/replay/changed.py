@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Optional, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.finite import is_float
@@ -55,15 +55,18 @@ class ChangedRun(Interpreter):
         self._change, self._names = change, names
         self._wide: FrozenSet[int] = frozenset()  # numbers of the nodes of the present graph
         self._known: Dict[Tuple[int, str], FrozenSet[int]] = {}
+        self._prefix = ""  # of the names in the present graph
+        self._passed: Set[str] = set()  # names of casts that were given what they make
         self._elements: Dict[int, int] = {}  # number of a list of tensors -> number of their type
         self._shifted: Dict[int, Any] = {}
         self.too_large: Dict[Any, float] = {}
         self.was_rounded = False
 
     def _run_graph(self, path: Path, args: Values, given: Marks) -> Results:
-        outer = self._wide
+        outer = self._wide, self._prefix
         if self._change.wide is not None:
             key = (id(path.program), self._names.prefix(path))
+            self._prefix = key[1]
             if key not in self._known:
                 wide, prefix = self._change.wide, key[1]
                 self._known[key] = frozenset(
@@ -75,7 +78,7 @@ class ChangedRun(Interpreter):
         try:
             return super()._run_graph(path, args, given)
         finally:
-            self._wide = outer
+            self._wide, self._prefix = outer
 
     def _plain(self, node: Node, path: Path, ins: Values, inm: Marks) -> Results:
         ins, inm = list(ins), list(inm)
@@ -91,6 +94,8 @@ class ChangedRun(Interpreter):
         if wide and node.type in _ADDS:
             self.was_rounded = self.was_rounded or any(map(_is_zero, ins, inm))
         self._cast_inputs(node, path, ins, inm, wanted if element is None else _name_of(element))
+        if node.type == "Cast" and node.taken[0].name in _HALF and ins[0].dtype.name == "float32":
+            self._passed.add(self._prefix + node.name)
         out, outm = super()._plain(_retyped(node, ins, wide, element), path, ins, inm)
         if element is not None:
             for tensor in out:
@@ -112,10 +117,14 @@ class ChangedRun(Interpreter):
     def _is_wide(self, node: Node, path: Path) -> bool:
         if any(kind.name == "resource" for kind in node.taken):  # of the variable's own type
             return False
-        if path.program is not None:
-            return node.number in self._wide
-        assert self._change.wide is not None
-        return self._change.wide(self._names.eager_name(path.entry))
+        if path.program is None:
+            assert self._change.wide is not None
+            return self._change.wide(self._names.eager_name(path.entry))
+        if node.type == "Cast":  # the gradient of a cast that would not be there
+            name = self._names.without_gradient(self._prefix + node.name)
+            if name.rpartition("/")[0] in self._passed:
+                return True
+        return node.number in self._wide
 
     def _element(self, node: Node, ins: Values, wide: bool) -> Optional[int]:
         """Type of the tensors in a list of them (its number), where the operator makes or takes a
@@ -132,9 +141,10 @@ class ChangedRun(Interpreter):
     def _cast_inputs(
         self, node: Node, path: Path, ins: Values, inm: Marks, wanted: Optional[str]
     ) -> None:
-        """Give the operator inputs of the type that it takes, or of the wider one. A cast takes what
-        it gets, as Keras casts between layers only where types differ."""
-        for i, taken in enumerate(node.taken if node.type != "Cast" else ()):
+        """Give the operator inputs of the type that it takes, or of the wider one. A cast between
+        layers, or into one of float32, takes what it gets: Keras casts only where types differ."""
+        passes = node.type == "Cast" and not self._names.is_narrow(self._prefix + node.name)
+        for i, taken in enumerate(node.taken if not passes else ()):
             to = wanted or taken.name
             if taken.name in _HALF and ins[i].dtype.name not in (to, "resource", "variant"):
                 value, ins[i] = ins[i], _cast(ins[i], to)

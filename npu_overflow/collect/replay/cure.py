@@ -64,7 +64,7 @@ def trials_of(step: Step, found: Findings, names: Names) -> List[Trial]:
     if found.culprit is None:
         return []
     trials: List[Trial] = []
-    for way in (_constant, _epsilon, _float32, _loss_scale):
+    for way in (_constant, _epsilon, _loss_scale, _float32):
         try:
             trials += way(step, found, found.culprit, names)
         except CannotCollect:  # such a change can't be run; nothing is said of it
@@ -199,7 +199,8 @@ def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List
     trials: List[Trial] = []
     places: List[_Place] = []
     origin: Optional[Origin] = culprit
-    while origin is not None and len(places) < MAX_LAYERS:
+    most = 1 if found.cured_by_scale else MAX_LAYERS  # where the scale does it, not a chain
+    while origin is not None and len(places) < most:
         place = _place_of(origin, names)
         if place is None or place in places:
             break
@@ -241,9 +242,9 @@ def _cure(places: Sequence[_Place], names: Names) -> Trial:
 
 
 def _code_of(place: _Place, names: Names) -> List[str]:
-    """How a layer is put into float32: by its constructor; outside of layers by a cast."""
+    """How a layer is put into float32: by its constructor."""
     if not place.layers:
-        return ["x = tf.cast(x, tf.float32)  # %s" % place.scope]
+        return []
     name = place.layers[-1]
     kinds = {type(layer) for layer in names.layers_named(name)}
     if len(kinds) != 1:

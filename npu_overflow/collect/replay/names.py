@@ -163,16 +163,26 @@ class Names:
 
     def layers_in(self, name: str) -> Tuple[str, ...]:
         """The layers that an operator's name leads through, the outermost first, as the user named
-        them; without the model itself. Of a layer that makes layers of its own (an RNN's cell,
+        them; without the model itself, and without a model of layers that it lies in directly. Of a layer that makes layers of its own (an RNN's cell,
         the projections of attention) only that one: its type is theirs."""
         path = self._layers_in(name)
         path = path[1:] if path[:1] == (self._model,) else path
         whole = next((i for i, layer in enumerate(path) if self._is_stock(layer)), len(path))
-        return path[: whole + 1]
+        path = path[: whole + 1]
+        while path and any(map(_is_container, self.layers_named(path[-1]))):
+            path = path[:-1]
+        return path
 
     def _is_stock(self, name: str) -> bool:
         """Whether a layer is one of Keras', and no model or wrapper of the user's layers."""
         return bool(self._layers.get(name)) and all(map(_is_stock, self._layers[name]))
+
+    def is_narrow(self, name: str) -> bool:
+        """Whether an operator's name leads into a layer that computes in float16 or bfloat16."""
+        path = self.layers_in(name)
+        layers = self.layers_named(path[-1]) if path else ()
+        kinds = {str(getattr(layer, "compute_dtype", "")) for layer in layers}
+        return bool(kinds) and kinds <= {"float16", "bfloat16"}
 
     def layers_named(self, name: str) -> Sequence[Any]:
         """The layers that have a name, as far as they are known."""
@@ -196,6 +206,11 @@ class Names:
         type of the layer is."""
         location = locate(_frames(op)) if op is not None and op.type == "Cast" else None
         return location is not None and location.kind == "call" and "float16" in location.text
+
+
+def _is_container(layer: Any) -> bool:
+    """Whether a layer only holds others, as ``Sequential`` does."""
+    return any(base.__name__ in ("Functional", "Sequential") for base in type(layer).__mro__)
 
 
 def _is_stock(layer: Any) -> bool:
