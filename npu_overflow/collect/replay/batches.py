@@ -16,8 +16,7 @@ __all__ = ["Feed", "can_feed", "draw", "fed", "feed", "labels_of", "names_in"]
 
 
 def can_feed(iterator: Any) -> bool:
-    """Whether the iterator is one of this process's own devices (distributed ones can't be fed by
-    hand)."""
+    """Whether the iterator is no distributed one: those can't be fed by hand."""
     return hasattr(iterator, "element_spec") and hasattr(iterator, "_iterator_resource")
 
 
@@ -27,12 +26,7 @@ def draw(iterator: Any, steps: int) -> List[Any]:
 
 
 class Feed:
-    """An iterator over the batches that one call drew.
-
-    Args:
-        drawn: the batches.
-        spec: the ``element_spec`` of the iterator that they came from.
-    """
+    """An iterator over the batches that one call drew, with the ``element_spec`` of theirs."""
 
     def __init__(self, drawn: List[Any], spec: Any) -> None:
         import tensorflow as tf
@@ -41,8 +35,7 @@ class Feed:
         dataset = tf.data.Dataset.from_tensors(drawn[0])
         for batch in drawn[1:]:
             dataset = dataset.concatenate(tf.data.Dataset.from_tensors(batch))
-        # The data keep their exact shapes; only the declared spec is the pipeline's, so the
-        # function is not traced again.
+        # the data keep their exact shapes; the declared spec is the pipeline's: no retracing
         variant = tf.data.experimental.to_variant(dataset)
         self.iterator = iter(tf.data.experimental.from_variant(variant, spec))
 
@@ -58,8 +51,7 @@ class Feed:
             return None
 
 
-#: the iterators made last, by the numbers of their handles: of two watches on one training, each
-#: draws what the other feeds
+#: those made last, by the numbers of their handles: of two watches each draws what the other feeds
 fed: Dict[int, Feed] = {}
 _MOST_FED = 4
 
@@ -74,12 +66,8 @@ def feed(drawn: List[Any], spec: Any) -> Any:
 
 
 def names_in(structure: Any, names: Tuple[str, ...] = ()) -> List[Tuple[str, Any]]:
-    """Tensors of a batch or of a function's arguments with their names, in TensorFlow's order.
-
-    Args:
-        structure: tensors in tuples, lists and dicts.
-        names: names of the outermost elements.
-    """
+    """Tensors of a batch or of a function's arguments (tuples, lists, dicts) with their names, in
+    TensorFlow's order; ``names``: those of the outermost elements."""
     if isinstance(structure, dict):
         parts = [(str(key), structure[key]) for key in sorted(structure)]
     elif isinstance(structure, (tuple, list)):

@@ -26,8 +26,7 @@ _MOST_BATCHES = 64  # drawn by hand for one call
 
 
 class _Given:
-    """What a step was given, as far as its record does not tell: names, and the batches behind
-    iterators."""
+    """What a step was given, as far as its record does not tell."""
 
     def __init__(self) -> None:
         self.labels: Dict[int, str] = {}
@@ -43,8 +42,7 @@ class _Given:
         self.labels.update(batches.labels_of(named))
 
     def call(self, call: Any) -> None:
-        """Name what a function is called with. Arrays become tensors only inside the call: their
-        names are kept in order."""
+        """Name what a function is called with; of arrays, tensors only inside, names in order."""
         args, names = call.args, call.names
         if call.is_of_keras and names[:1] == ("data",) and args:
             self.take(args[:1])
@@ -54,8 +52,7 @@ class _Given:
         self.arguments.append([name for name, value in known if hasattr(value, "shape")])
 
     def name_arguments(self, record: Record) -> None:
-        """Name the tensors that arrays became, by the places of the arguments in the functions'
-        graphs."""
+        """Name the tensors that arrays became, by their places in the functions' graphs."""
         for entry in reversed([entry for entry in record.entries if entry.graph is not None]):
             own = zip(entry.numbers, map(_own_name, entry.graph.inputs))
             named = [(number, name) for number, name in own if name]
@@ -65,8 +62,7 @@ class _Given:
 
 
 class ReplayCollector(Collector):
-    """Runs the records of overflowed steps again; see ``interpreter`` for how, ``blame`` for whom
-    it blames."""
+    """Records steps and runs those that overflowed again; see ``interpreter`` and ``blame``."""
 
     name = "host"
     collected = 0
@@ -118,8 +114,7 @@ class ReplayCollector(Collector):
     # --- fit --------------------------------------------------------------------------------------
 
     def arm_fit(self, model: Any, step: int) -> None:
-        """Stand between ``fit`` and its compiled function, for the next call only: an exception
-        elsewhere leaves nothing behind."""
+        """Stand between ``fit`` and its compiled function, for the next call only."""
         real = model.train_function
         if real is None or self._recorder is None:
             return
@@ -132,8 +127,7 @@ class ReplayCollector(Collector):
         model.train_function = train_function
 
     def _fit_call(self, model: Any, step: int, real: Callable[[Any], Any], iterator: Any) -> Any:
-        """What ``fit`` calls instead of its compiled function. Only ``real`` and the pipeline may
-        raise: that is the user's."""
+        """What ``fit`` calls instead. Only what is the user's may raise: ``real``, the pipeline."""
         recorder, drawn = self._recorder, []
         local, steps = batches.can_feed(iterator), private.steps_per_execution(model)
         if not (local or (environment.is_mirrored(model) and steps == 1)):
@@ -190,8 +184,7 @@ class ReplayCollector(Collector):
 
     @contextlib.contextmanager
     def observed_step(self, step: int) -> Iterator[None]:
-        """A step that the user marked: it begins and ends here, unless a function or an optimizer
-        inside ends it."""
+        """A marked step begins and ends here, unless a function or an optimizer inside ends it."""
         if self._recorder is not None:
             self._recorder.forget()
             self._begin_step(step)
@@ -324,11 +317,10 @@ class ReplayCollector(Collector):
 
     def _trials(self, taken: Step, found: Findings, names: Names) -> List[Trial]:
         """What would help, tried once for each operator to blame."""
-        culprit = found.culprit
-        blamed = "" if culprit is None or culprit.op is None else names.name(culprit.op)
-        if not blamed or blamed in self._tried:
+        op = found.culprit.op if found.culprit is not None else None
+        if op is None or names.name(op) in self._tried:
             return []
-        self._tried.add(blamed)
+        self._tried.add(names.name(op))
         try:
             return trials_of(taken, found, names)
         except Exception:  # advice is worth no report
@@ -363,8 +355,7 @@ class ReplayCollector(Collector):
 
 
 def _own_name(placeholder: Any) -> str:
-    """The name that the signature gives an argument of a function; "" of what a graph takes from
-    outside."""
+    """The name that the signature gives an argument of a function; "" of a captured tensor."""
     if placeholder.dtype.name in ("resource", "variant"):
         return ""
     return str(placeholder.op.node_def.attr["_user_specified_name"].s.decode())

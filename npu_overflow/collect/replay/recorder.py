@@ -28,8 +28,7 @@ _MOST_OLD = 4000
 #: entries of one step
 _MOST_ENTRIES = 200000
 
-# eager operators whose results are taken as they were: running them again would give others, or
-# use something up
+# eager operators that give others when they run again, or use something up: results are kept
 _HELD = tuple(
     "Iterator Anonymous VarHandleOp MultiDeviceIterator Optional Queue LookupTable HashTable "
     "MutableHashTable ReadFile MatchingFiles SummaryWriter CreateSummary MakeIterator OneShot "
@@ -106,8 +105,7 @@ class Recorder:
 
     Args:
         max_bytes: what a step's record may hold.
-        keep_all: whether the next call's variables are kept whatever decides over them: nothing
-            skips the step, or there are several.
+        keep_all: whether a call's variables are kept that change only if the step is not skipped.
     """
 
     def __init__(self, max_bytes: int, keep_all: Callable[[], bool] = lambda: True) -> None:
@@ -164,11 +162,8 @@ class Recorder:
             self._on = was
 
     def begin_step(self, known: Iterable[Any] = ()) -> None:
-        """A step ended: what follows is the next one's.
-
-        Args:
-            known: variables that steps write, besides those seen to be written.
-        """
+        """What follows is the next step's; ``known``: variables that steps write, besides those
+        seen to be written."""
         small = len(self._entries) < _MOST_OLD
         self._old = (self._old + self._entries)[-_MOST_OLD:] if small else []
         self._entries, self._made, self._leaves, self._bytes = [], set(), set(), 0
@@ -195,12 +190,12 @@ class Recorder:
     def may_have_written(self, handle: int, applied: bool) -> bool:
         """Whether the step may have written the variable with this number of its handle;
         ``applied``: whether its functions may have written weights."""
-        calls = [entry for entry in self._entries if applied and entry.graph is not None]
-        return handle in self._eager_written or any(
-            entry.numbers[position] == handle
-            for entry in calls
-            for position in self.programs.written(self.programs.of_graph(entry.graph))
-        )
+        written = set(self._eager_written)
+        for entry in self._entries if applied else ():
+            if entry.graph is not None:
+                places = self.programs.written(self.programs.of_graph(entry.graph))
+                written.update(entry.numbers[place] for place in places)
+        return handle in written
 
     # --- what is seen -----------------------------------------------------------------------------
 

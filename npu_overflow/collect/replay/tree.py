@@ -78,14 +78,14 @@ class HostTree:
             levels = (str(self._device + op.replica), self._level, "1", str(step))
             folder = os.path.join(self.path, *levels)
             os.makedirs(folder, exist_ok=True)
-            name = names.dump_name(held.op.type, op.name, task, _STREAM, stamp + 1)
+            dump = names.dump_name(held.op.type, op.name, task, _STREAM, stamp + 1)
+            record = names.record_name(place + 1, _STREAM, stamp)
+            dump, record = os.path.join(folder, dump), os.path.join(folder, record)
             sides = [_spec(item) for item in held.inputs], [_spec(item) for item in held.outputs]
-            dump = os.path.join(folder, name)
-            written.append(writer.write_dump(dump, op.name, *sides, host=facts, rename=False))
             part = Part("AIC", 1, model_id=1, task_id=task, stream_id=_STREAM)
-            record = os.path.join(folder, names.record_name(place + 1, _STREAM, stamp))
-            written.append(
-                writer.write_record(record, [part], layout="magic", version=2, rename=False)
+            written += (
+                writer.write_dump(dump, op.name, *sides, host=facts, rename=False),
+                writer.write_record(record, [part], layout="magic", version=2, rename=False),
             )
         for path in written:
             writer.finish(path)
@@ -150,8 +150,7 @@ def _role(held: Held, found: Findings) -> Optional[str]:
 
 
 def _detail(held: Held, variable: Callable[[int], str]) -> Optional[Dict[str, Any]]:
-    """Name of the variable, batch or literal, and its first bad element: non-finite, or too large
-    for the operator's output type."""
+    """The variable, batch or literal, and its first element that its consumer can't hold."""
     source = held.origin.source if held.origin else None
     if source is None:
         return None
