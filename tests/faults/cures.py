@@ -20,10 +20,6 @@ from . import graph, kit
 
 __all__ = ["wrong_trials"]
 
-#: layers that an RNN makes by itself, of its own type
-_CELLS = ("lstm_cell", "gru_cell", "simple_rnn_cell")
-
-
 @contextlib.contextmanager
 def in_float32(names: Sequence[str]) -> Iterator[List[str]]:
     """Layers of these names are made with ``dtype="float32"``; yields those that were."""
@@ -34,7 +30,7 @@ def in_float32(names: Sequence[str]) -> Iterator[List[str]]:
 
     def changed(layer: Any, *args: Any, **details: Any) -> None:
         name = str(details.get("name"))
-        cell = "hot" in names and name.startswith(_CELLS)
+        cell = "hot" in names and type(layer).__name__.endswith("Cell")  # an RNN makes it itself
         if name in names or cell:
             details["dtype"] = "float32"
             made.append(name)
@@ -64,8 +60,8 @@ def overflows(case: kit.Case, dump_path: str, names: Sequence[str] = ()) -> Any:
     return report.first if report is not None else None
 
 
-def wrong_trials(case: kit.Case, dump_path: str) -> Tuple[List[str], Counter]:
-    """What trials of a case said that is not so, and how many said what."""
+def wrong_trials(case: kit.Case, dump_path: str) -> Tuple[List[str], Counter, Any]:
+    """What trials of a case said that is not so, how many said what, and the finding."""
     wrong: List[str] = []
     count: Counter = Counter()
     found = overflows(case, os.path.join(dump_path, "plain"))
@@ -85,7 +81,7 @@ def wrong_trials(case: kit.Case, dump_path: str) -> Tuple[List[str], Counter]:
             said = "finite" if trial.finite else "overflows in %s" % trial.next
             really = "finite" if left is None else "%s %s" % (left.op_type, left.op_name)
             wrong.append("float32 in %s: said %s, is %s" % (", ".join(names), said, really))
-    return wrong, count
+    return wrong, count, found
 
 
 def main() -> int:
@@ -99,7 +95,7 @@ def main() -> int:
         if case.kind != "fault" or not case.is_graph_test or not case.runs_here() or not asked:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            wrong, count = wrong_trials(case, folder)
+            wrong, count, _ = wrong_trials(case, folder)
         total.update(count)
         complaints += ["%s: %s" % (case.name, text) for text in wrong]
     sys.stdout.write("TensorFlow %s, %d s\n" % (tf.__version__, time.time() - began))
