@@ -98,7 +98,7 @@ def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List
     """The smallest number that helps where zero is divided by, or its logarithm or root taken."""
     if culprit.kind != "operator" or culprit.op is None:
         return []
-    target = names.differentiated(culprit.op)
+    target = names.source(culprit.op)[0]
     held = next((item for item in found.held if item.origin is culprit), None)
     if target is None and _is_given_zero(held):
         target = names.made_by(culprit.op)
@@ -184,7 +184,7 @@ class _Place:
 def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
     if origin.op is None:
         return None
-    name = names.of(origin.op).forward or names.name(origin.op)
+    name = names.source(origin.op)[1] or names.name(origin.op)
     layers = names.layers_in(name)
     if layers:
         return _Place(layers, len(names.layers_named(layers[-1])) == 1)

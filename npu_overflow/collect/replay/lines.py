@@ -26,15 +26,10 @@ _BEGINS = frozenset(("fit", "train_on_batch", "train_step_on_batch", "func_graph
 
 @dataclass(frozen=True)
 class Location:
-    """The user's lines behind an operator.
+    """The user's lines behind an operator."""
 
-    Args:
-        places: the innermost first, at most five.
-        kind: "call" (a line inside the model or step) or "fit" (only the training call is known).
-    """
-
-    places: Tuple[Place, ...]
-    kind: str
+    places: Tuple[Place, ...]  # the innermost first
+    kind: str  # "call" (inside the model or step) or "fit" (only the training call is known)
 
     @property
     def text(self) -> str:
@@ -45,8 +40,7 @@ class Location:
 
 @functools.lru_cache(maxsize=1)
 def _installed_roots() -> Tuple[str, ...]:
-    """Folders of code that is not the user's: the standard library, packages, frameworks wherever
-    they lie."""
+    """Folders of code that is not the user's: packages, and frameworks wherever they lie."""
     names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
     folders = [sysconfig.get_paths()[name] for name in names]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in _FRAMEWORKS]

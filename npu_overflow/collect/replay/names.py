@@ -6,43 +6,27 @@ All of it is made only for what is reported.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
-from npu_overflow.collect.replay.lines import Location, Place, locate
+from npu_overflow.collect.replay.lines import Location, Place, locate, shown
 from npu_overflow.collect.replay.recorder import Entry, Record, is_backward
 from npu_overflow.collect.replay.taint import OpRef, Path
 
-__all__ = ["Facts", "Names", "layers_known_by_variables", "variable_name"]
+__all__ = ["Names", "layers_known_by_variables", "variable_name"]
 
 _GRADIENT = re.compile(r"(?:^|/)(?:gradient_tape|gradients)/")
 _CONTROL_GRADIENT = re.compile(r".*(?:^|/)gradients/(.+?)_grad/")
-_REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _NEAR = 6  # operators between a gradient and one that reads what its forward operator read
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of an operator besides its tensors."""
-
-    name: str  # full name in the graph
-    layer: Optional[str]  # path of the user's layer, where it is not what the name begins with
-    phase: str  # "forward" or "backward"
-    forward: Optional[str]  # full name of the operator whose gradient this one computes
-    location: Optional[Location]  # the user's lines; of a gradient those of the forward operator
-    replica: int = 0  # of a distribution strategy
 
 
 class Names:
     """Describes the operators of one record.
 
     Args:
-        record: the record.
-        layers: names of the model's layers, as the user gave them -> the layers that have them, as
-            far as they are known.
+        layers: names of the model's layers, as the user gave them -> those layers that are known.
         model: the name of the model itself.
     """
 
@@ -74,23 +58,28 @@ class Names:
         makers = (self._makers[number] for number in outputs if number in self._makers)
         return next((i for i in makers if self._entries[i].type == op_type), None)
 
-    def of(self, ref: OpRef) -> Facts:
-        """What is known of an operator."""
+    def of(self, ref: OpRef) -> Dict[str, Any]:
+        """What people are told of an operator, by the names of ``ReplayInfo``."""
         op, name = ref.node.op, self.name(ref)
-        source, forward = self._source(ref)
+        source, forward = self.source(ref)
         if op is None:
             backward = self._entries[ref.path.entry].backward or ref.path.entry in self._after[None]
         else:
             backward = is_gradient(op) or self._works_on_gradients(op)
-        replica = _REPLICA.search(name)
-        return Facts(
-            name,
-            self._layer(forward or name),
-            "backward" if backward else "forward",
-            forward,
-            self._location(ref.path, self.made_by(ref) if source is None else source),
-            int(replica.group(1)) if replica and op is not None else 0,
-        )
+        facts: Dict[str, Any] = {
+            "op_name": name,
+            "layer": self._layer(forward or name),
+            "phase": "backward" if backward else "forward",
+            "forward_op": forward,
+        }
+        location = self._location(ref.path, self.made_by(ref) if source is None else source)
+        if location is not None:
+            facts["location"] = shown(location.places[0])
+            facts["location_kind"] = location.kind
+            facts["source_line"] = location.text or None
+            if location.kind == "call":
+                facts["called_from"] = [shown(place) for place in location.places[1:]]
+        return facts
 
     def name(self, ref: OpRef) -> str:
         """Full name of an operator."""
@@ -106,12 +95,8 @@ class Names:
         """What stands for an operator in every run: TensorFlow's, or the entry of an eager one."""
         return ref.node.op if ref.node.op is not None else self._entries[ref.path.entry]
 
-    def differentiated(self, ref: OpRef) -> Any:
-        """The same of the operator whose gradient this one computes; None where it is none."""
-        return self._source(ref)[0]
-
-    def _source(self, ref: OpRef) -> Tuple[Any, Optional[str]]:
-        """The operator whose gradient this one computes, and its full name."""
+    def source(self, ref: OpRef) -> Tuple[Any, Optional[str]]:
+        """What ``made_by`` says of the operator whose gradient this one computes, and its name."""
         op = ref.node.op
         if op is None:
             number = self._forward_entry(self._entries[ref.path.entry])
@@ -163,8 +148,9 @@ class Names:
 
     def layers_in(self, name: str) -> Tuple[str, ...]:
         """The layers that an operator's name leads through, the outermost first, as the user named
-        them; without the model itself, and without a model of layers that it lies in directly. Of a layer that makes layers of its own (an RNN's cell,
-        the projections of attention) only that one: its type is theirs."""
+        them; without the model itself, and without a model of layers that it lies in directly. Of
+        a layer that makes layers of its own (an RNN's cell, the projections of attention) only
+        that one: its type is theirs."""
         path = self._layers_in(name)
         path = path[1:] if path[:1] == (self._model,) else path
         whole = next((i for i, layer in enumerate(path) if self._is_stock(layer)), len(path))

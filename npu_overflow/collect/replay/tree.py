@@ -3,6 +3,7 @@ serves devices and hosts."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Optional, Sequence
@@ -10,8 +11,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from npu_overflow.collect.replay.blame import Findings
 from npu_overflow.collect.replay.cure import Trial
 from npu_overflow.collect.replay.finite import first_bad
-from npu_overflow.collect.replay.lines import shown
-from npu_overflow.collect.replay.names import Facts
 from npu_overflow.collect.replay.taint import Held, HeldTensor, OpRef
 from npu_overflow.dump import names, writer
 from npu_overflow.dump.codes import elements
@@ -27,6 +26,7 @@ _LARGEST = {
     "float32": 3.4028235677973366e38,
 }
 _OPAQUE = ("resource", "variant", "string")
+_REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 _STREAM = 0
 
 
@@ -46,7 +46,7 @@ class HostTree:
         step: int,
         found: Findings,
         trials: Sequence[Trial],
-        describe: Callable[[OpRef], Facts],
+        describe: Callable[[OpRef], Dict[str, Any]],
         variable: Callable[[int], str],
     ) -> int:
         """Write the operators of one step, in the order of execution; returns how many did not fit.
@@ -68,23 +68,24 @@ class HostTree:
                 left_out += 1
                 continue
             self._left -= size
-            op = describe(held.op)
-            facts: Dict[str, Any] = {"core": self._core, "role": role, "train_step": step}
-            facts.update(_facts(held, op, variable))
+            facts = {"core": self._core, "role": role, "train_step": step, **describe(held.op)}
+            facts.update(_facts(held, variable))
             if role == "culprit":
                 facts["cured_by_scale"] = found.cured_by_scale
                 facts["trials"] = [asdict(trial) for trial in trials]
             stamp, task = now + 2 * place, held.op.order + 1
-            levels = (str(self._device + op.replica), self._level, "1", str(step))
-            folder = os.path.join(self.path, *levels)
+            name = facts["op_name"]
+            replica = _REPLICA.search(name)
+            device = self._device + (int(replica.group(1)) if replica else 0)
+            folder = os.path.join(self.path, str(device), self._level, "1", str(step))
             os.makedirs(folder, exist_ok=True)
-            dump = names.dump_name(held.op.type, op.name, task, _STREAM, stamp + 1)
+            dump = names.dump_name(held.op.type, name, task, _STREAM, stamp + 1)
             record = names.record_name(place + 1, _STREAM, stamp)
             dump, record = os.path.join(folder, dump), os.path.join(folder, record)
             sides = [_spec(item) for item in held.inputs], [_spec(item) for item in held.outputs]
             part = Part("AIC", 1, model_id=1, task_id=task, stream_id=_STREAM)
             written += (
-                writer.write_dump(dump, op.name, *sides, host=facts, rename=False),
+                writer.write_dump(dump, name, *sides, host=facts, rename=False),
                 writer.write_record(record, [part], layout="magic", version=2, rename=False),
             )
         for path in written:
@@ -92,31 +93,19 @@ class HostTree:
         return left_out
 
 
-def _facts(held: Held, op: Facts, variable: Callable[[int], str]) -> Dict[str, Any]:
-    """What the process knows of an operator, for its dump file (``ReplayInfo``)."""
-    location = op.location
-    facts: Dict[str, Any] = {
+def _facts(held: Held, variable: Callable[[int], str]) -> Dict[str, Any]:
+    """What the replay knows of an operator and its tensors, by the names of ``ReplayInfo``."""
+    inputs = [("input.%d" % i, item) for i, item in enumerate(held.inputs)]
+    outputs = [("output.%d" % i, item) for i, item in enumerate(held.outputs)]
+    read = [(key, item.variable) for key, item in inputs if item.variable]
+    return {
         "host": 1,
         "op_type": held.op.type,
-        "op_name": op.name,
-        "layer": op.layer,
-        "phase": op.phase,
-        "forward_op": op.forward,
         "origin": held.origin.kind if held.origin else "operator",
         "origin_detail": _detail(held, variable),
+        "variables": {key: variable(label.handle) for key, label in read},
+        "tensors": {key: item.cut for key, item in inputs + outputs if item.cut is not None},
     }
-    if location is not None:
-        facts["location"] = shown(location.places[0])
-        facts["location_kind"] = location.kind
-        facts["source_line"] = location.text or None
-        if location.kind == "call":
-            facts["called_from"] = [shown(place) for place in location.places[1:]]
-    items = [("input.%d" % i, item) for i, item in enumerate(held.inputs)]
-    read = [(key, item.variable) for key, item in items if item.variable]
-    facts["variables"] = {key: variable(label.handle) for key, label in read}
-    items += [("output.%d" % i, item) for i, item in enumerate(held.outputs)]
-    facts["tensors"] = {key: item.cut for key, item in items if item.cut is not None}
-    return facts
 
 
 def _time_folder(dump_path: str) -> str:
