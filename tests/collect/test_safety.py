@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any, List, Optional
 
-import numpy as np
 import pytest
 import training
 from records import SOON, nothing_is_hooked
@@ -80,21 +79,6 @@ def test_an_error_of_the_pipeline_is_raised_as_it_is() -> None:
     watch._session.end(failed=True)
     assert training.named(watch.reports[0].first) == "net/hot/MatMul"
     assert nothing_is_hooked()
-
-
-def test_random_generators_go_on_as_if_nothing_had_been() -> None:
-    import tensorflow as tf
-
-    def draws(watch: Optional[Any]) -> Any:
-        fit(watch)
-        drawn = tf.random.normal([]), np.random.rand(), tf.random.get_global_generator().normal([])
-        return [float(value) for value in drawn]
-
-    tf.random.set_global_generator(tf.random.Generator.from_seed(3))
-    plain = draws(None)
-    tf.random.set_global_generator(tf.random.Generator.from_seed(3))
-    watch = npu_overflow.OverflowWatch(**SOON)
-    assert draws(watch) == plain and watch.reports
 
 
 def test_a_failure_of_the_watch_is_logged_once_and_turns_it_off(

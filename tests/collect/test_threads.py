@@ -191,12 +191,6 @@ def evaluate(keras: Any) -> Callable[[Beside], None]:
     return lambda beside: beside.results.add(str(model.evaluate(x, y, batch_size=8, verbose=0)))
 
 
-def predict(keras: Any) -> Callable[[Beside], None]:
-    model = clone(keras)
-    x, _ = training.data(4, [1])
-    return lambda beside: beside.results.add(model.predict(x, batch_size=8, verbose=0).tobytes())
-
-
 def second_function(keras: Any) -> Callable[[Beside], None]:
     import tensorflow as tf
 
@@ -274,7 +268,7 @@ def test_draws_on_another_thread_are_neither_repeated_nor_left_out() -> None:
     assert draws.drawn == draws.as_seeded()
 
 
-@pytest.mark.parametrize("kind", [operators, evaluate, predict, second_function], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [operators, evaluate, second_function], ids=lambda kind: kind.__name__)
 def test_work_on_another_thread_is_untouched_and_not_reported(kind: Any, monkeypatch: Any) -> None:
     def trained(watch: Optional[Any], beside: Beside) -> Any:
         work = kind(training.set_up())
