@@ -85,6 +85,8 @@ class Policy:
         self.overflowing_steps = 0
         #: a check covered several steps and its overflows could not be told apart
         self.at_least = False
+        #: overflows came from elsewhere (records on disk)
+        self.was_told = False
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
@@ -185,6 +187,7 @@ class Policy:
     def _told(self, step: int, n: int, told: Sequence[int]) -> Observation:
         """Overflow that somebody else saw. The scale does not react to it, so there is neither
         calibration nor probing nor a floor."""
+        self.was_told = True
         self._counted.extend(sorted(told))
         self.steps += max(n, 1)
         self.overflowing_steps += len(told)

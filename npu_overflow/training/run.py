@@ -134,6 +134,7 @@ class Run:
             machine.end(self.step, failed)
             if machine.state != "off" and not failed:
                 self._last_loss_seen()
+                self.optimizers.late_signs(len(self.collector.overflow_signs(self.step, 0)))
                 calm = machine.state == "watching" and not self.delivery.reports
                 self.optimizers.say_rates(calm, machine.drops)
                 if self.step == 0 and not self.optimizers.items and self._aloud:

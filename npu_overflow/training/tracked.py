@@ -287,6 +287,12 @@ class TrackedOptimizers:
         else:
             self._console.say("watch.trigger.signs", step=step, count=count)
 
+    def late_signs(self, count: int) -> None:
+        """So many overflow records of a device have come after the last check."""
+        for policy in [*self._finished, *self.policies, *self._parked_policies]:
+            if policy.was_told:
+                policy.lost(count)
+
     def say_rates(self, calm: bool, drops: List[Tuple[int, float, float]]) -> None:
         """At the end: how many steps overflowed; ``calm``: nothing was ever collected."""
         policies, say = [*self._finished, *self.policies, *self._parked_policies], self._console.say

@@ -148,13 +148,16 @@ class AscendCollector(Collector):
 
     @_locked
     def overflow_signs(self, first_step: int, steps: int) -> List[int]:
-        """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now."""
+        """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now. With no
+        ``steps`` the training has ended: operators whose record is still to come are waited for, not for long."""
         if self._files is None:
             return []
         self._tidy()
+        if steps == 0 and self._seen:
+            self._await_records()
         found: List[Tuple[int, int]] = []
         for unit in self._files.units.values():
-            if unit.kept or unit.parts in self._seen:
+            if unit.parts in self._seen:
                 continue
             self._files.refresh(unit)  # a record comes after its operator's dump
             if unit.records:
@@ -162,6 +165,20 @@ class AscendCollector(Collector):
                 found.append(unit.step if unit.step is not None else (first_step, first_step + steps - 1))
         once = {span for span in found if span[0] == span[1]}  # several graphs of one step
         return sorted([last for _first, last in once] + [last for first, last in found if first != last])
+
+    def _await_records(self) -> None:
+        """Wait for the last records: until nothing has come for a moment and each operator has its own, not for long."""
+        assert self._files is not None
+        until, quiet = time.monotonic() + STILL_SECONDS, 0
+        while quiet < 4 and time.monotonic() < until:
+            known = len(self._files.units)
+            time.sleep(_POLL_SECONDS)
+            self._tidy()
+            unseen = [unit for unit in self._files.units.values() if unit.parts not in self._seen]
+            for unit in unseen:
+                self._files.refresh(unit)
+            still = known == len(self._files.units) and all(unit.records for unit in unseen)
+            quiet = quiet + 1 if still else 0
 
     @_locked
     def start(self, step: int) -> None:
