@@ -65,7 +65,7 @@ TRIALS = st.builds(
     finite=st.booleans(),
     next=_maybe(TEXT),
     largest=_maybe(FLOAT),
-    code=st.lists(TEXT, max_size=2).map(tuple),
+    code=st.lists(st.sampled_from(["x = tf.cast(x, tf.float32)", "\x1b[31m"]), max_size=2).map(tuple),
 )
 OPERATORS = st.builds(
     Operator,
