@@ -4,6 +4,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
+from dataclasses import replace
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from npu_overflow.analysis import opening, runfacts
@@ -12,8 +13,9 @@ from npu_overflow.analysis.growing import Growing
 from npu_overflow.analysis.opening import Opened, Sizes
 from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
+from npu_overflow.analysis.recompute import recomputed
 from npu_overflow.analysis.remarks import of_records, remarks_of
-from npu_overflow.analysis.selection import Found, Selection, read_records
+from npu_overflow.analysis.selection import AI_CORES, Found, Selection, read_records
 from npu_overflow.analysis.sentences import english, fillable
 from npu_overflow.analysis.steps import before_each, first_of, in_steps
 from npu_overflow.analysis.verdict import verdict
@@ -23,7 +25,7 @@ from npu_overflow.dump.layout import Tree, place_of
 from npu_overflow.dump.replay_info import ReplayInfo
 from npu_overflow.dump.scan import find
 from npu_overflow.errors import PathError, UsageError
-from npu_overflow.report.model import Problem, Remark, Report
+from npu_overflow.report.model import Operator, Problem, Remark, Report, Trial
 from npu_overflow.training.manifest import Manifest, read_manifests
 from npu_overflow.version import __version__
 
@@ -132,7 +134,9 @@ class _Analysis:
         verdicts = [self._verdict(opened) for opened in operators]
         made_by = producers(operators, [index for index, word in enumerate(verdicts) if word == "inherited"])
         context = self._context(operators, verdicts, made_by)
-        result = tuple(operator_of(context, index) for index in range(len(operators)))
+        result = [operator_of(context, index) for index in range(len(operators))]
+        if first is not None and not self.growing.paths:
+            result[first] = replace(result[first], trials=self._trials(operators[first], result[first]))
         for opened in operators:
             self.problems.extend(opened.problems)
         self._growing()
@@ -151,12 +155,19 @@ class _Analysis:
             world_size=self.manifests[0].world_size if self.manifests else None,
             host=runfacts.host_of(self.manifests, host_core),
             first_index=first,
-            operators=result,
+            operators=tuple(result),
             problems=self._listed_problems(),
             remarks=self._listed_remarks(),
             loss_scale=runfacts.loss_scale_of(self.manifests),
             reason=None if first is not None else next((manifest.reason for manifest in self.manifests if manifest.reason), None),
         )
+
+    def _trials(self, opened: Opened, first: Operator) -> Tuple[Trial, ...]:
+        """What was tried on the culprit; on a dump of the NPU, that operator alone in float32."""
+        made_here = first.verdict in ("computed_here", "internal")
+        if opened.host is not None or first.core not in AI_CORES or not made_here:
+            return first.trials
+        return recomputed(first.op_type or "", opened.candidates)
 
     # -- entries
 

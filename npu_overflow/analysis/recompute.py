@@ -16,9 +16,13 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import numpy as np
 
 from npu_overflow.dump import codes
+from npu_overflow.dump.names import Entry
+from npu_overflow.dump.reader import open_operator
 from npu_overflow.dump.tensor import Tensor
+from npu_overflow.errors import DumpFormatError
+from npu_overflow.report.model import Trial
 
-__all__ = ["Recomputed", "recompute", "recompute_tensors"]
+__all__ = ["Recomputed", "recompute", "recompute_tensors", "recomputed"]
 
 Shape = Tuple[int, ...]
 #: a result that waits: what it takes (multiply-adds or elements), and how it is made
@@ -46,6 +50,26 @@ class Recomputed:
     largest: float
     finite: bool
     fits: bool
+
+
+def recomputed(op_type: str, candidates: Sequence[Entry]) -> Tuple[Trial, ...]:
+    """The operator of a dump in float32, as the report says it: one trial, or none without an answer.
+
+    Args:
+        op_type: its type.
+        candidates: files that can be its dump, best first.
+    """
+    if op_type not in _FORMULAS or not candidates:
+        return ()
+    try:
+        dump = open_operator(candidates)
+        found = recompute_tensors(op_type, dump.inputs, dump.outputs)
+    except DumpFormatError:  # said already, when its tensors were counted
+        return ()
+    if found is None:
+        return ()
+    largest = found.largest if found.finite and not found.fits else None
+    return (Trial("recomputed", finite=found.finite, largest=largest),)
 
 
 def recompute_tensors(

@@ -198,6 +198,22 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{next}.",
         "已在该步上验证：{change}，其结果 {largest} 在 {next} 处超出低精度类型的表示范围。",
     ),
+    "trial.recomputed": ("Computed again in float32", "以 float32 重新计算"),
+    "trial.recomputed.does_not_fit": (
+        "Computed again from the dumped inputs in float32: the largest output is {largest}: keep it "
+        "in float32 until after the normalization.",
+        "用 dump 的输入以 float32 重新计算：最大输出为 {largest}，请在归一化之后再转换为低精度类型。",
+    ),
+    "trial.recomputed.overflows": (
+        "Computed again from the dumped inputs in float32: it overflows in float32 as well: the "
+        "inputs are the fault.",
+        "用 dump 的输入以 float32 重新计算：同样溢出，问题在于输入。",
+    ),
+    "trial.recomputed.fits": (
+        "Computed again from the dumped inputs in float32: no overflow: an intermediate result of "
+        "the device did.",
+        "用 dump 的输入以 float32 重新计算：没有溢出，是设备的中间结果溢出。",
+    ),
     "report.absorbed.title": ("Nothing to blame", "没有需要处理的溢出"),
     "report.absorbed": (
         "Non-finite values appeared, but none of them reaches a gradient that the optimizer is given: they are harmless.",

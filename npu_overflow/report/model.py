@@ -64,13 +64,15 @@ class Trial:
 
     Args:
         change: "float32" (layers computed in float32), "loss_scale", "constant" (brought within the
-            range of its type) or "epsilon" (added to what must not be zero).
+            range of its type), "epsilon" (added to what must not be zero) or "recomputed" (the
+            operator alone in float32, from the inputs in a dump of the NPU).
         layers: those computed in float32; what lies outside of layers by its name scope.
         value: the loss scale, the constant's magnitude or the epsilon.
         finite: whether the step was finite with it: no guard would skip it, and nothing non-finite
             reaches a weight.
         next: type and name of the operator that overflows then, where it was not.
-        largest: magnitude of a float32 result that did not fit when ``next`` took it.
+        largest: magnitude of a float32 result that did not fit when ``next`` took it; of
+            "recomputed" one that is finite and does not fit the output's type.
         code: what to type, a line each, where it helped.
     """
 

@@ -257,6 +257,8 @@ def _tried(operator: Operator, language: str) -> List[Advice]:
     if not lines:
         return []
     code = "trial.title" if helped else "trial.title.vain"
+    if all(trial.change == "recomputed" for trial in known):
+        code = "trial.recomputed"
     return [Advice(messages.say(code, language), lines)]
 
 
@@ -265,6 +267,10 @@ def _size_of(trial: Trial) -> int:
 
 
 def _outcome(trial: Trial, language: str) -> str:
+    if trial.change == "recomputed":
+        fits = "fits" if trial.largest is None else "does_not_fit"
+        code = "trial.recomputed." + (fits if trial.finite else "overflows")
+        return messages.say(code, language, largest=formatting.number(trial.largest))
     layers = [clean(layer) for layer in trial.layers]
     comma, last = ("、", "、") if language == "zh" else (", ", " and ")
     change = messages.say(

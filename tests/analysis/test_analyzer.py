@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, List
@@ -18,6 +19,7 @@ from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
 from npu_overflow.errors import PathError, UsageError
+from npu_overflow.report.story import tell
 from npu_overflow.training.manifest import Manifest
 from npu_overflow.training.options import DEFAULT_DUMP_PATH
 
@@ -465,3 +467,23 @@ def test_remarks_of_a_manifest_with_values_of_any_name(tmp_path: Path, taken: st
     Manifest(run_id="x", remarks=[("remark.unfinished", {taken: 1, "step": "7"})]).write(str(tmp_path / RUN))
     (remark,) = analyze(str(tmp_path)).remarks
     assert remark.code == "remark.unfinished" and remark.text.startswith("Step 7 unfinished") and remark.values == {"step": "7"}
+
+
+@pytest.mark.parametrize(
+    "op_type, value, result, largest, said",
+    [
+        ("Square", 300.0, np.inf, 9e4, "largest output is 90.?000: keep it in float32"),
+        ("Reciprocal", 0.0, np.inf, None, "overflows in float32 as well"),
+        ("Sqrt", 4.0, np.inf, None, "an intermediate result of the device did"),
+    ],
+)
+def test_the_culprit_is_computed_again(
+    tmp_path: Path, op_type: str, value: float, result: float, largest: Any, said: str
+) -> None:
+    given, got = np.float16([value]), np.float16([result])
+    Step(tmp_path).operator(op_type, "a/b", 1, 100, [given], [got])
+    first = analyze(str(tmp_path)).first
+    assert first is not None
+    assert [(trial.change, trial.largest) for trial in first.trials] == [("recomputed", largest)]
+    advice = tell(analyze(str(tmp_path)), "en").advice[0]
+    assert re.search(said, advice.lines[0][1]), advice
