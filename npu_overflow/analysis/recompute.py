@@ -53,7 +53,7 @@ class Recomputed:
 
 
 def recomputed(op_type: str, candidates: Sequence[Entry]) -> Tuple[Trial, ...]:
-    """The operator of a dump in float32, as the report says it: one trial, or none without an answer.
+    """The operator of a dump in float32, as a report has it: one trial, or none without an answer.
 
     Args:
         op_type: its type.
