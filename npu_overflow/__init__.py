@@ -19,7 +19,7 @@ from npu_overflow.version import __version__
 
 if TYPE_CHECKING:
     from npu_overflow.analysis.analyzer import analyze
-    from npu_overflow.dump_config import npu_device_dump_config
+    from npu_overflow.collect.ascend.device import npu_device_dump_config
     from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
     from npu_overflow.report.model import Operator, Report, TensorSummary
     from npu_overflow.training.watch import OverflowWatch, overflow_dump
@@ -46,7 +46,7 @@ __all__ = [
 _HOMES: Dict[str, str] = {
     "OverflowWatch": "training.watch",
     "overflow_dump": "training.watch",
-    "npu_device_dump_config": "dump_config",
+    "npu_device_dump_config": "collect.ascend.device",
     "analyze": "analysis.analyzer",
     "Report": "report.model",
     "Operator": "report.model",

@@ -22,14 +22,12 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "errors": ("messages",),
     "atomic": ("errors",),
     "jsonform": (),
-    "remote": (),
-    "dump_config": ("training.options", "training.job"),
     "dump": (),
     "analysis": ("dump", "training.manifest", "report.model"),
     "report": (),
     "collect": (
-        *("dump", "dump_config", "training.options", "training.loss_scale", "training.tracked"),
-        "training.console",
+        *("dump", "training.options", "training.loss_scale", "training.tracked"),
+        *("training.console", "training.job"),
     ),
     # the lower half of the room: no arrow leads from it to a collector, so collectors may use it
     "training.options": (),
@@ -42,7 +40,7 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
         *("training.options", "training.loss_scale", "training.policy", "training.console"),
     ),
     "training.job": ("dump", "training.manifest"),
-    "training": ("dump_config", "dump", "analysis", "report", "collect"),
+    "training": ("dump", "analysis", "report", "collect"),
     "launcher": ("*",),
     "cli": ("*",),
 }
@@ -56,7 +54,7 @@ LAZY: Dict[str, Tuple[str, ...]] = {"__init__": ("*",), "report": ("report",)}
 
 #: frameworks: only here, and only inside functions
 FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "npu_device")
-MAY_USE_FRAMEWORKS = ("collect", "training", "dump_config", "launcher", "report.tensorboard", "cli.demo")
+MAY_USE_FRAMEWORKS = ("collect", "training", "launcher", "report.tensorboard", "cli.demo")
 
 #: what must not be loaded before it is used
 HEAVY = (*FRAMEWORKS, "fsspec", "numpy", "google.protobuf", "rich", "jinja2")
@@ -68,7 +66,7 @@ LIBRARIES: Dict[str, Tuple[str, ...]] = {
     "rich": ("report", "cli"),
     "jinja2": ("report",),
     "markupsafe": ("report",),  # comes with jinja2
-    "fsspec": ("remote",),  # an extra
+    "fsspec": ("cli",),  # an extra
     "pkg_resources": ("cli",),  # the versions of packages on Python 3.7
     "IPython": ("launcher", "training"),
 }

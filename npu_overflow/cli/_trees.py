@@ -5,8 +5,9 @@ import tempfile
 from dataclasses import replace
 from typing import Any
 
-from npu_overflow import messages, remote
+from npu_overflow import messages
 from npu_overflow.analysis.progress import Progress
+from npu_overflow.cli import _remote as remote
 from npu_overflow.cli import _shell
 from npu_overflow.errors import PathError
 from npu_overflow.report.model import Report

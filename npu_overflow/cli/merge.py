@@ -10,8 +10,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Tuple
 
-from npu_overflow import messages, remote
+from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
+from npu_overflow.cli import _remote as remote
 from npu_overflow.cli import _shell
 from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError
 from npu_overflow.report.model import Problem, Remark, Report

@@ -4,8 +4,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Tuple
 
+from npu_overflow.collect.ascend.device import is_device_open
 from npu_overflow.collect.base import Collector, adapted
-from npu_overflow.dump_config import is_device_open
 
 __all__ = ["choose"]
 

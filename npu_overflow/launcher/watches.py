@@ -11,7 +11,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from npu_overflow import dump_config
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.launcher.imports import after_import
 from npu_overflow.training import job, loss_scale, session
 from npu_overflow.training.applications import Applications
@@ -198,9 +198,9 @@ class Watches:
     def _adapter_loaded(self, npu_device: ModuleType) -> None:
         if self._dump:
             path = self._options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, job.ranks_of())
-            dump_config.configure_at_open(npu_device, path, Console(self._options).say)
+            ascend_device.configure_at_open(npu_device, path, Console(self._options).say)
         # as_default() assigns Function.__call__
-        dump_config.after_default(npu_device, self._calls.reinstall)
+        ascend_device.after_default(npu_device, self._calls.reinstall)
 
 
 def _watches_in(callbacks: Any) -> List[OverflowWatch]:

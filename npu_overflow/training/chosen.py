@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Optional, Tuple
 
-from npu_overflow import dump_config, messages
+from npu_overflow import messages
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.base import Collector, NoCollector, Training
 from npu_overflow.collect.choice import choose
 from npu_overflow.training.console import Console, Script
@@ -61,13 +62,13 @@ class ChosenCollector:
     def is_outdated(self) -> bool:
         """Whether another would be chosen by now, because a device has opened."""
         on_host = self._training.options.collector == "auto" and self.now.name == "host"
-        return on_host and dump_config.is_device_open()
+        return on_host and ascend_device.is_device_open()
 
     @property
     def has_no_device(self) -> bool:
         """Whether a step that begins now runs elsewhere: npu_device has opened nothing."""
         on_device = self._training.options.collector == "auto" and self.now.name == "ascend"
-        return on_device and not dump_config.is_device_open()
+        return on_device and not ascend_device.is_device_open()
 
     def park(self) -> None:
         """``fit`` has ended: one that may hold parts of the model is closed."""

@@ -9,7 +9,7 @@ import os
 import weakref
 from typing import Any, List, Optional
 
-from npu_overflow import dump_config
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.base import Training
 from npu_overflow.report.tensorboard import Board
 from npu_overflow.training import job, record
@@ -96,7 +96,7 @@ class Session(StepListener):
         self._begin(model, announce)
 
     def _begin(self, model: Any, announce: bool) -> None:
-        ranks = dump_config.ranks_now()
+        ranks = ascend_device.ranks_now()
         path = self.options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, ranks)
         training = Training(
             self.options,

@@ -7,7 +7,7 @@ import contextlib
 import functools
 from typing import Any, Callable, Iterator, List, Optional, TypeVar, cast
 
-from npu_overflow import dump_config
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.base import Collector
 from npu_overflow.training import loss_scale
 from npu_overflow.training.applications import Applications
@@ -118,9 +118,9 @@ class StepDetector:
             self._listener.optimizer_made(optimizer)
 
         self._undo.append(loss_scale.watch_new_optimizers(made))
-        adapter = dump_config.loaded_adapter()
+        adapter = ascend_device.loaded_adapter()
         if adapter is not None:
-            self._undo.append(dump_config.after_default(adapter, calls.reinstall))
+            self._undo.append(ascend_device.after_default(adapter, calls.reinstall))
 
     def remove(self) -> None:
         """Undo ``install``."""

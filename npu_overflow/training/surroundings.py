@@ -4,7 +4,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Optional
 
-from npu_overflow import dump_config
+from npu_overflow.collect.ascend import device as ascend_device
 
 __all__ = ["Surroundings"]
 
@@ -14,7 +14,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self._context = _context()
-        self._is_settled = dump_config.is_default() or not dump_config.is_device_open()
+        self._is_settled = ascend_device.is_default() or not ascend_device.is_device_open()
 
     @property
     def is_settled(self) -> bool:
@@ -24,7 +24,7 @@ class Surroundings:
 
     def device_became_default(self) -> bool:
         """Whether it has since the last call."""
-        if self._is_settled or not dump_config.is_default():
+        if self._is_settled or not ascend_device.is_default():
             return False
         self._is_settled = True
         return True

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from cli_helpers import FOLDER, RECORD, make_tree
 
-from npu_overflow import remote
+from npu_overflow.cli import _remote as remote
 from npu_overflow.cli import main
 from npu_overflow.errors import MissingExtra, PathError, UsageError
 from npu_overflow.report.model import Report

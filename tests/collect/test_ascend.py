@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from fake_npu_device import adapter
 
-from npu_overflow import dump_config, messages
+from npu_overflow import messages
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.collect.ascend import collector as ascend
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.ascend.collector import AscendCollector
 from npu_overflow.collect.ascend.files import OwnFiles, Unit
 from npu_overflow.collect.base import Training
@@ -93,7 +94,7 @@ class Run:
 def run(npu_device: Any, tmp_path: Path) -> Callable[..., Run]:
     def make(configured: bool = True, opened: bool = True, **options: Any) -> Run:
         if configured:
-            dump_config.configure_overflow(npu_device, str(tmp_path / "dump"))
+            ascend_device.configure_overflow(npu_device, str(tmp_path / "dump"))
         if opened:
             npu_device.open()
         return Run(npu_device, tmp_path / "dump", **options).prepare()
@@ -140,7 +141,7 @@ def test_the_dump_is_configured_where_the_device_is_not_open_yet(npu_device: Any
 
 
 def test_the_path_that_was_configured_is_used(npu_device: Any, tmp_path: Path) -> None:
-    dump_config.npu_device_dump_config(npu_device, dump_path=str(tmp_path / "theirs"))
+    ascend_device.npu_device_dump_config(npu_device, dump_path=str(tmp_path / "theirs"))
     npu_device.open()
     run = Run(npu_device, tmp_path / "ours").prepare()
     run.go(1, only(0))

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple, TypeVar, cast
 
-from npu_overflow import dump_config
+from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.ascend.files import OwnFiles, Unit
 from npu_overflow.collect.base import Collector, Training
 from npu_overflow.errors import CannotCollect, PathError
@@ -97,17 +97,17 @@ class AscendCollector(Collector):
         Raises:
             CannotCollect: npu_device is not loaded, its other dump is on, or the dump path can't be written.
         """
-        npu_device = dump_config.loaded_adapter()
+        npu_device = ascend_device.loaded_adapter()
         if npu_device is None:
             raise CannotCollect("ascend.no_adapter")
         self._training = training
         if self._files is not None:  # the training goes on
             return
-        path = dump_config.configured_dump_path(npu_device)
-        if path is None and not dump_config.is_device_open(npu_device):
+        path = ascend_device.configured_dump_path(npu_device)
+        if path is None and not ascend_device.is_device_open(npu_device):
             path = training.dump_path
             try:
-                warnings = dump_config.configure_overflow(npu_device, path)
+                warnings = ascend_device.configure_overflow(npu_device, path)
             except PathError as error:
                 raise CannotCollect(error.code, **error.values) from error
             for code, values in warnings:
@@ -116,7 +116,7 @@ class AscendCollector(Collector):
             training.say("ascend.opened_without_dump.note")
             return
         training.dump_path = path
-        device = dump_config.open_device(npu_device)
+        device = ascend_device.open_device(npu_device)
         self._files = OwnFiles(path, training.device if device is None else device)
         for unit in self._files.scan():  # of a training before this one in the same process: what it reported stays, the rest is the oldest of all
             unit.earlier, unit.kept, unit.step = True, (path, unit.parts) in _reported, (-1, -1)
@@ -124,9 +124,9 @@ class AscendCollector(Collector):
 
     @_locked
     def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
-        if self._training is not None and not self._asked_default and dump_config.is_device_open():
+        if self._training is not None and not self._asked_default and ascend_device.is_device_open():
             self._asked_default = True
-            if not dump_config.is_default():
+            if not ascend_device.is_default():
                 self._training.say("ascend.not_default")
         if self._files is None:
             return
@@ -183,7 +183,7 @@ class AscendCollector(Collector):
     @_locked
     def start(self, step: int) -> None:
         if self._files is None:
-            if dump_config.loaded_adapter() is None:
+            if ascend_device.loaded_adapter() is None:
                 raise CannotCollect("ascend.no_adapter")
             raise CannotCollect("ascend.opened_without_dump")
         assert self._training is not None
@@ -248,7 +248,7 @@ class AscendCollector(Collector):
     @property
     def needs_restart(self) -> bool:  # type: ignore[override]
         """The device was opened without the dump."""
-        return self._files is None and dump_config.is_device_open()
+        return self._files is None and ascend_device.is_device_open()
 
     def on_accelerator(self) -> bool:
         """A look at the loss scale waits for the device."""
@@ -266,7 +266,7 @@ class AscendCollector(Collector):
             closing: no further look will come: files written since the last one belong to the steps after it.
         """
         assert self._files is not None and self._training is not None
-        device = dump_config.open_device()
+        device = ascend_device.open_device()
         if device is not None:  # it may have been opened after the watch began
             self._files.device = device
         for unit in self._files.scan():

@@ -11,7 +11,7 @@ from typing import Any, Iterator, List, Tuple
 import pytest
 from fake_npu_device import adapter
 
-from npu_overflow.dump_config import (
+from npu_overflow.collect.ascend.device import (
     configure_at_open,
     configure_overflow,
     configured_dump_path,
