@@ -173,6 +173,9 @@ def exponent(case: Case) -> Evidence:
     return None
 
 
+_ATTENTION = re.compile(r"attention|attn|score|einsum", re.IGNORECASE)
+
+
 def dot_product(case: Case) -> Evidence:
     """A matrix product or convolution of the forward pass whose sums leave the range of its result."""
     if case.verdict != "computed_here" or case.low_output is None or not _PRODUCTS.match(case.op_type or ""):
@@ -182,6 +185,8 @@ def dot_product(case: Case) -> Evidence:
     found = seen("output", case.low_output)
     magnitudes = [facts.numbers.largest for facts in case.inputs if facts.numbers.largest is not None]
     found["input_largest"] = max(magnitudes, default=0.0)
+    if (case.op_type or "").startswith("BatchMatMul") or _ATTENTION.search(case.op_name or ""):
+        found["scores"] = "attention"
     return found
 
 

@@ -1,6 +1,7 @@
 """Advice, by rule code: ``advice.CODE`` says what to do, ``advice.CODE.title`` is its headline, ``advice.CODE.when`` the condition (for the
 documentation), ``advice.CODE.host`` replaces the text on a
-tree of the host collector (CPU, GPU), where Ascend's options do nothing, ``advice.CODE.batch`` where the value came with the batch.
+tree of the host collector (CPU, GPU), where Ascend's options do nothing, ``advice.CODE.batch`` where the value came with the batch,
+``advice.CODE.scores`` where the operator makes attention scores.
 
 Every sentence can use ``{op_type}`` and ``{op_name}``, and what its rule always gives as evidence. Lines that begin with blanks are code.
 """
@@ -45,14 +46,13 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         'A layer made of other layers does not pass its dtype on: give dtype="float32" to each inner layer as well.\n'
         "Or, in code of your own, compute this one expression in float32:\n"
         "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
-        "The result must fit float16 when it is cast back. (A file for modify_mixlist can't be made here: it lists operator types of CANN, and this "
-        "tree comes from TensorFlow's own operators.)",
+        "The result must fit float16 when it is cast back.",
         "让该算子所在的层保持 float32，模型其余部分继续使用混合精度：\n"
         '    keras.layers.Dense(..., dtype="float32")\n'
         '由其他层组成的层不会把 dtype 传给内部各层：请给每个内部层也加上 dtype="float32"。\n'
         "如果是自己编写的代码，则只让这一个表达式以 float32 计算：\n"
         "    y = tf.cast(f(tf.cast(x, tf.float32)), x.dtype)\n"
-        "转换回 float16 时，结果必须在其表示范围内。（此处无法生成 modify_mixlist 文件：该文件列出的是 CANN 算子类型，而这份数据来自 TensorFlow 自身的算子。）",
+        "转换回 float16 时，结果必须在其表示范围内。",
     ),
     "advice.weight_range.title": ("A weight has grown out of range", "权重已超出表示范围"),
     "advice.weight_range.when": (
@@ -287,10 +287,15 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "advice.dot_product": (
         "The inputs of {op_type} fit (up to {input_largest}), their sums of products don't: {tensor} overflows. Make the inputs smaller where they are made: "
-        "LayerNorm or BatchNorm before this layer, attention scores divided by sqrt(d) before the product and not after, smaller initial weights, weight decay.\n"
-        "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
+        "LayerNorm or BatchNorm before this layer, smaller initial weights, weight decay.",
         "{op_type} 的输入在范围内（最大 {input_largest}），但乘积之和超出范围，{tensor} 溢出。请从源头减小输入：在该层之前加 LayerNorm 或 BatchNorm，"
-        "注意力分数在相乘之前（而非之后）除以 sqrt(d)，减小初始权重，使用权重衰减。\n"
+        "减小初始权重，使用权重衰减。",
+    ),
+    "advice.dot_product.scores": (
+        "The inputs of {op_type} fit (up to {input_largest}), their sums of products don't: {tensor} overflows. Divide attention scores by sqrt(d) before the "
+        "product and not after, and normalise what goes in (LayerNorm).\n"
+        "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
+        "{op_type} 的输入在范围内（最大 {input_largest}），但乘积之和超出范围，{tensor} 溢出。注意力分数请在相乘之前（而非之后）除以 sqrt(d)，并对输入做归一化（LayerNorm）。\n"
         "    scores = tf.matmul(q / tf.sqrt(tf.cast(d, q.dtype)), k, transpose_b=True)",
     ),
     "advice.sum_range.title": ("The sum leaves the type's range", "求和结果超出表示范围"),

@@ -307,8 +307,9 @@ def advice_text(operator: Operator, code: str, language: str) -> str:
     """The sentences of one advice with its evidence filled in; lines of code begin with blanks."""
     key = "advice." + code
     values = _evidence(operator, code)
-    if "batch" in values and messages.known(key + ".batch"):
-        key += ".batch"
+    for variant in ("batch", "scores"):
+        if variant in values and messages.known("%s.%s" % (key, variant)):
+            key = "%s.%s" % (key, variant)
     if operator.core in ("CPU", "GPU") and messages.known(key + ".host"):
         key += ".host"
     if not messages.known(key):

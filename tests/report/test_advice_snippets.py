@@ -34,7 +34,9 @@ def snippets(key: str, language: str) -> List[str]:
     return [textwrap.dedent("\n".join(block)) for block in blocks if block]
 
 
-ADVICE = sorted(key for key in TEXTS if key.count(".") == 1 or key.endswith(".host"))
+ADVICE = sorted(
+    key for key in TEXTS if key.count(".") == 1 or key.endswith((".host", ".scores"))
+)
 WITH_CODE = [key for key in ADVICE if snippets(key, "en")]
 
 
@@ -133,7 +135,7 @@ def _dot_product() -> bool:
 
     d = 64
     q = k = tf.fill([1, d], tf.constant(40.0, tf.float16))
-    return finite(run("dot_product", q=q, k=k, d=d)["scores"]) and not finite(tf.matmul(q, k, transpose_b=True) / tf.sqrt(tf.cast(d, q.dtype)))
+    return finite(run("dot_product.scores", q=q, k=k, d=d)["scores"]) and not finite(tf.matmul(q, k, transpose_b=True) / tf.sqrt(tf.cast(d, q.dtype)))
 
 
 def _sum_range() -> bool:
@@ -206,7 +208,7 @@ def _ask_support_host() -> bool:
 
 RUNS: Dict[str, Callable[[], bool]] = {
     "masked_row": _masked_row, "mask_constant": _mask_constant, "log_or_reciprocal": _log, "exponent": _exponent, "power": _power, "cast_range": _cast_range,
-    "weight_range": _weight_range, "dot_product": _dot_product, "sum_range": _sum_range,
+    "weight_range": _weight_range, "dot_product.scores": _dot_product, "sum_range": _sum_range,
     "product_range": _product_range, "mean_range": _mean_range, "reduction_inside": _reduction_inside,
     "constant_input": _constant_input, "weights_lost": _weights_lost, "optimizer_float16": _optimizer_float16, "keep_float32.host": _keep_float32_host,
     "ask_support.host": _ask_support_host,
