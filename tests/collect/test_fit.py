@@ -36,6 +36,17 @@ def test_names_the_layer_that_overflows(keras: Any, capsys: Any) -> None:
     assert first.op_name in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("optimizer", ["Adam", "RMSprop"])
+def test_the_first_step_in_which_the_optimizer_makes_its_variables(keras: Any, optimizer: str) -> None:
+    """Nothing skips it, so it is run again from the values with which it began."""
+    model = training.functional(keras)
+    model.compile(getattr(keras.optimizers, optimizer)(1e-4), "mse")
+    watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[0])
+    fit(model, range(3), watch, steps=3)
+    first = watch.reports[0].first
+    assert (training.named(first), first.train_step) == ("net/hot/MatMul", 0)
+
+
 def test_the_page_marks_the_collected_steps_and_names_the_trigger_as_the_terminal_does(keras: Any, capsys: Any, tmp_path: Any) -> None:
     watch = npu_overflow.OverflowWatch()
     fit(training.compiled(training.functional(keras), keras), range(training.HOT_FROM, 60), watch)

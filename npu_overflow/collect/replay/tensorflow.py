@@ -163,9 +163,13 @@ def read_variable(handle: Any, copy: Any = None) -> Optional[Any]:
         return None
     try:
         source = handle if copy is None else copy
-        return run_op("ReadVariableOp", [source], ("dtype", kind.dtype), 1)[0]
+        value = run_op("ReadVariableOp", [source], ("dtype", kind.dtype), 1)[0]
     except Exception:  # never initialised
         return None
+    sizes = [d.size for d in kind.shape.dim]
+    same = len(sizes) == len(value.shape) and all(a in (-1, b) for a, b in zip(sizes, value.shape))
+    # some versions give an empty tensor for one that was never initialised
+    return value if kind.shape.unknown_rank or same else None
 
 
 def private_copy(handle: Any, value: Any) -> Any:
