@@ -41,7 +41,7 @@ TREES_ONLY = {
     "cube_accumulation": "a bit of the device's status",
     "reduction_inside": "only a device reports what neither inputs nor outputs show",
     "atomic_add": "a unit of the device",
-    "optimizer_float16": "on a CPU only what reaches a gradient is blamed, and an update comes after them: the next step says weights_lost",
+    "optimizer_float16": "an update that spoils the weights is seen in a step that was asked for: tests/collect/test_fit.py",
     "custom_operator": "needs an operator compiled for this TensorFlow",
 }
 

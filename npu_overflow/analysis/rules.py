@@ -19,6 +19,11 @@ INTEGER_BITS, FLOAT_BITS = 0x8 | 0x10 | 0x80, 0x20 | CAST_BIT | CUBE_BIT
 
 CASTS = ("Cast", "TransData", "CastLike")
 _OPTIMIZERS = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]|^(Fused)?(Adam|Lamb|Momentum|Sgd)(Apply|Optimizer)")
+# Keras names the scope of an update by its optimizer
+_OPTIMIZER_SCOPES = re.compile(
+    r"^(adam|adamw|adamax|nadam|rmsprop|adagrad|adadelta|ftrl|lamb|lion|sgd|adafactor)(_\d+)?/",
+    re.IGNORECASE,
+)
 
 
 def padding(case: Case) -> Evidence:
@@ -53,7 +58,9 @@ def weights_lost(case: Case) -> Evidence:
 
 def optimizer_float16(case: Case) -> Evidence:
     """An optimizer's update in float16: its epsilon becomes 0 there and its squares overflow."""
-    if not _OPTIMIZERS.match(case.op_type or "") or case.spared:
+    whole = _OPTIMIZERS.match(case.op_type or "")
+    part = case.host and case.own and _OPTIMIZER_SCOPES.match(case.op_name or "")
+    if not (whole or part) or case.spared:
         return None
     low = next((facts for facts in case.inputs if is_low_precision(facts.summary.dtype)), case.low_output)
     return None if low is None else seen("input", low)

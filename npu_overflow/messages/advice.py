@@ -269,14 +269,14 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "advice.optimizer_float16.title": ("Weights are updated in float16", "以 float16 更新权重"),
     "advice.optimizer_float16.when": (
-        "An optimizer's update operator (ApplyAdam and others) overflows on float16 tensors.",
-        "优化器的更新算子（ApplyAdam 等）在 float16 张量上溢出。",
+        "An optimizer's update operator (ApplyAdam and others), or on a CPU or GPU an operator in the optimizer's scope, overflows on float16 tensors.",
+        "优化器的更新算子（ApplyAdam 等），或者在 CPU、GPU 上位于优化器 scope 内的算子，在 float16 张量上溢出。",
     ),
     "advice.optimizer_float16": (
-        "{op_type} works on float16: an epsilon of 1e-8 becomes 0 there, squared gradients overflow from 256 on, and small updates vanish. Keep weights "
+        "The optimizer did it: {op_type} works on float16, where an epsilon of 1e-8 becomes 0, squared gradients overflow from 256 on, and small updates vanish. Keep weights "
         "and optimizer state in float32, which is what mixed precision means: the policy is mixed_float16, not float16.\n"
         '    tf.keras.mixed_precision.set_global_policy("mixed_float16")',
-        "{op_type} 直接在 float16 上更新：1e-8 的 epsilon 会变成 0，梯度从 256 起平方即溢出，较小的更新量也会丢失。权重和优化器状态应保持 float32，"
+        "溢出由优化器产生：{op_type} 直接在 float16 上更新，1e-8 的 epsilon 会变成 0，梯度从 256 起平方即溢出，较小的更新量也会丢失。权重和优化器状态应保持 float32，"
         "这正是混合精度的含义：策略应为 mixed_float16，而不是 float16。\n"
         '    tf.keras.mixed_precision.set_global_policy("mixed_float16")',
     ),

@@ -66,6 +66,10 @@ FIRES = [
     ("power", case("Gelu", "internal", inputs=[np.array([41.0], np.float16)], outputs=[CLEAN])),
     ("power", case("SquaredDifference", inputs=[np.array([200.0], np.float16), np.array([-200.0], np.float16)])),
     ("optimizer_float16", case("ResourceApplyAdam", inputs=[np.array([0.1], np.float16)])),
+    (
+        "optimizer_float16",
+        case("RealDiv", op_name="adam/truediv_1", host=True, inputs=[np.zeros(1, np.float16)]),
+    ),
     ("optimizer_float16", case("ApplyMomentumD", "internal", inputs=[np.array([0.1], np.float16)], outputs=[CLEAN])),
     ("dot_product", case("BatchMatMulV2")),
     ("dot_product", case("Conv2D", "computed_here", inputs=[np.array([300.0], np.float16), CLEAN])),
@@ -140,6 +144,7 @@ SILENT = [
     ("power", case("Mul", inputs=[np.array([1, 300.0], np.float16)])),
     ("optimizer_float16", case("ResourceApplyAdam", inputs=[np.array([0.1], np.float32)], outputs=())),
     ("optimizer_float16", case("Mul")),
+    ("optimizer_float16", case("RealDiv", op_name="net/adam/truediv", host=True)),
     ("dot_product", case("MatMul", op_name=GRADIENT)),
     ("dot_product", case("MatMul", bits=0x400, core="AI Core")),
     ("dot_product", case("MatMul", outputs=[FULL])),

@@ -47,6 +47,28 @@ def test_the_first_step_in_which_the_optimizer_makes_its_variables(keras: Any, o
     assert (training.named(first), first.train_step) == ("net/hot/MatMul", 0)
 
 
+def test_an_optimizer_that_spoils_the_weights_is_told_from_a_gradient(keras: Any) -> None:
+    """An epsilon that is 0 in float16 and a unit without gradient: 0 / 0 in the update."""
+    keras.backend.set_floatx("float16")
+    try:
+        training.tear_down(keras)
+        keras.mixed_precision.set_global_policy("float16")
+        off = keras.initializers.Constant([-9.0, 0.0, 0.0, 0.0])
+        first = keras.layers.Dense(4, activation="relu", name="a", bias_initializer=off)
+        layers = [keras.layers.InputLayer((4,)), first, keras.layers.Dense(1, name="out")]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.Adam(1e-3, epsilon=1e-8), "mse")
+        watch = npu_overflow.OverflowWatch(verbose=0, at_steps=[0])
+        x, y = np.ones((16, 4), np.float16), np.ones((16, 1), np.float16)
+        model.fit(x, y, batch_size=8, verbose=0, callbacks=[watch])
+    finally:
+        keras.backend.set_floatx("float32")
+    found = watch.reports[0].first
+    assert found.train_step == 0 and found.origin == "operator"
+    assert "Adam" in found.op_type or found.op_name.lower().startswith("adam")
+    assert "optimizer_float16" in found.advice
+
+
 def test_the_page_marks_the_collected_steps_and_names_the_trigger_as_the_terminal_does(keras: Any, capsys: Any, tmp_path: Any) -> None:
     watch = npu_overflow.OverflowWatch()
     fit(training.compiled(training.functional(keras), keras), range(training.HOT_FROM, 60), watch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, Optional, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.finite import is_float
@@ -31,14 +31,14 @@ class Change:
     Args:
         wide: says of an operator's name whether it is computed in float32.
         scale: the loss scale.
-        clip: key of the constant that is brought within half of its type's range.
-        shift: an operator, which of its inputs, and what is added to that.
+        clip: keys of constants that are brought within half of their type's range.
+        shift: operators of one type, which of their inputs, and what is added to that.
     """
 
     wide: Optional[Callable[[str], bool]] = None
     scale: Optional[float] = None
-    clip: Any = None
-    shift: Optional[Tuple[Any, int, float]] = None
+    clip: FrozenSet[Any] = frozenset()
+    shift: Optional[Tuple[Sequence[Any], int, float]] = None
 
 
 class ChangedRun(Interpreter):
@@ -82,7 +82,7 @@ class ChangedRun(Interpreter):
 
     def _plain(self, node: Node, path: Path, ins: Values, inm: Marks) -> Results:
         ins, inm = list(ins), list(inm)
-        if self._change.clip == (path.key, node.number, self._turn):
+        if (path.key, node.number, self._turn) in self._change.clip:
             ins[0] = _clipped(ins[0])
         if self._change.shift is not None:
             self._shift(node, path, ins)
@@ -110,7 +110,7 @@ class ChangedRun(Interpreter):
         return super()._write(node, path, ins, inm)
 
     def _from_outside(self, tensor: Any, label: Label, key: Any) -> Tuple[Any, Optional[Mark]]:
-        if key == self._change.clip:
+        if key in self._change.clip:
             tensor = _clipped(tensor)
         return super()._from_outside(tensor, label, key)
 
@@ -160,8 +160,9 @@ class ChangedRun(Interpreter):
     def _shift(self, node: Node, path: Path, ins: Values) -> None:
         """Add to an input of the operator, and where its gradient takes the same tensor."""
         assert self._change.shift is not None
-        target, place, epsilon = self._change.shift
-        if target is (node.op if node.op is not None else self.step.record.entries[path.entry]):
+        targets, place, epsilon = self._change.shift
+        own = node.op if node.op is not None else self.step.record.entries[path.entry]
+        if any(own is target for target in targets):
             number = private.tensor_id(ins[place])
             self._shifted[number] = _added(ins[place], epsilon)
         for i, value in enumerate(ins):

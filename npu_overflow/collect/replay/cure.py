@@ -90,29 +90,37 @@ def _constant(step: Step, found: Findings, culprit: Origin, names: Names) -> Lis
     """A literal that does not fit its type, such as a mask of -1e9, within half of the range."""
     if culprit.kind != "constant" or culprit.source is None:
         return []
-    helps = _helps(step, Change(clip=culprit.key), names)
+    keys = frozenset(origin.key for origin in found.guilty if origin.kind == "constant")
+    helps = _helps(step, Change(clip=keys), names)
     return [Trial("constant", value=half_range(culprit.source.tensor), finite=helps)]
 
 
 def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
     """The smallest number that helps where zero is divided by, or its logarithm or root taken."""
-    if culprit.kind != "operator" or culprit.op is None:
-        return []
-    target = names.source(culprit.op)[0]
-    held = next((item for item in found.held if item.origin is culprit), None)
-    if target is None and _is_given_zero(held):
-        target = names.made_by(culprit.op)
-    op_type = getattr(target, "type", "")
+    held = {id(item.origin): item for item in found.held if item.origin is not None}
+    targets = [_hurt_by_zero(origin, held.get(id(origin)), names) for origin in found.guilty]
+    op_type = getattr(targets[0], "type", "")
     if op_type not in _ZERO_HURTS:
         return []
-    dtype = held.outputs[0].dtype if held is not None and held.outputs else "float16"
-    ladder = _EPSILONS.get(dtype, _OTHER_EPSILONS)
+    same = [target for target in targets if getattr(target, "type", "") == op_type]
+    outputs = held[id(culprit)].outputs if id(culprit) in held else []
+    ladder = _EPSILONS.get(outputs[0].dtype if outputs else "float16", _OTHER_EPSILONS)
 
     def helps(epsilon: float) -> bool:
-        return _helps(step, Change(shift=(target, _ZERO_HURTS[op_type], epsilon)), names)
+        return _helps(step, Change(shift=(same, _ZERO_HURTS[op_type], epsilon)), names)
 
     smallest = _first(ladder, helps)
     return [Trial("epsilon", value=smallest or ladder[-1], finite=smallest is not None)]
+
+
+def _hurt_by_zero(origin: Origin, held: Optional[Held], names: Names) -> Any:
+    """The operator that is given a zero: the origin, or that whose gradient it computes."""
+    if origin.kind != "operator" or origin.op is None:
+        return None
+    forward = names.source(origin.op)[0]
+    if forward is None and _is_given_zero(held):
+        return names.made_by(origin.op)
+    return forward
 
 
 def _is_given_zero(held: Optional[Held]) -> bool:
