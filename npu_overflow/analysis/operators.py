@@ -8,7 +8,7 @@ from npu_overflow.analysis.opening import Opened
 from npu_overflow.analysis.rules import Case, advise
 from npu_overflow.analysis.sentences import english
 from npu_overflow.analysis.steps import Before
-from npu_overflow.dump.replay_info import ReplayInfo, TrialInfo
+from npu_overflow.dump.replay_info import ReplayInfo
 from npu_overflow.dump.status import bits_of, meanings_of
 from npu_overflow.report.model import Operator, Trial
 
@@ -60,7 +60,7 @@ def operator_of(context: Context, index: int) -> Operator:
         from_host = {name: getattr(host, name) for name in _FROM_HOST}
         from_host["origin_detail"] = _origin_detail(host)
         from_host["called_from"] = tuple(host.called_from[:_MOST_CALLS])
-        from_host["trials"] = tuple(_trial(info) for info in host.trials[:_MOST_TRIALS] if info.change)
+        from_host["trials"] = tuple(Trial(**asdict(info)) for info in host.trials[:_MOST_TRIALS] if info.change)
     from_part: Dict[str, Any] = {}
     if part is not None:
         from_part = {name: getattr(part, name) for name in _FROM_PART}
@@ -88,10 +88,6 @@ def operator_of(context: Context, index: int) -> Operator:
         **from_part,
         **from_host,
     )
-
-
-def _trial(info: TrialInfo) -> Trial:
-    return Trial(**dict(asdict(info), layers=tuple(info.layers), code=tuple(info.code)))
 
 
 def _origin_detail(host: ReplayInfo) -> Optional[Dict[str, Any]]:

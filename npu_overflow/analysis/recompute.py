@@ -180,7 +180,7 @@ def _bias_add(arrays: Sequence[Any], shape: Shape) -> Iterator[Candidate]:
     if len(arrays) != 2 or arrays[0].shape != shape or arrays[1].ndim != 1:
         return
     for axis in {1, len(shape) - 1}:
-        if axis < len(shape) and shape[axis] == arrays[1].size:
+        if 0 <= axis < len(shape) and shape[axis] == arrays[1].size:
             bias = _float32(arrays[1]).reshape([-1] + [1] * (len(shape) - 1 - axis))
             yield codes.elements(shape), lambda bias=bias: (  # type: ignore
                 _float32(arrays[0]) + bias

@@ -6,7 +6,7 @@ another kind than expected counts as absent.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Mapping, Optional, Tuple
 
 from npu_overflow.jsonform import Form, Number, accepts, one_of
 
@@ -58,17 +58,17 @@ class OriginDetail:
 
 @dataclass(frozen=True)
 class TrialInfo:
-    """What one change of the step showed; see ``Trial`` of the report."""
+    """What one change of the step showed; see ``Trial`` of the report for its fields."""
 
     change: Optional[str] = field(
         default=None, metadata=one_of("float32", "loss_scale", "constant", "epsilon")
     )
-    layers: List[str] = field(default_factory=list)
+    layers: Tuple[str, ...] = ()
     value: Optional[Number] = None
     finite: bool = False
     next: Optional[str] = None
     largest: Optional[Number] = None
-    code: List[str] = field(default_factory=list)
+    code: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,15 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from npu_overflow.analysis.recompute import Recomputed, recompute, recompute_tensors
+from npu_overflow.analysis.recompute import (
+    _FORMULAS,
+    Recomputed,
+    recompute,
+    recompute_tensors,
+)
 from npu_overflow.dump.reader import open_dump
 from npu_overflow.errors import DumpFormatError
 
@@ -152,3 +159,27 @@ def test_sample_trees() -> None:
             assert result.largest == pytest.approx(np.abs(exact).max(), rel=1e-4)
             found[path.relative_to(CORPUS).parts[0]] = result.fits
     assert found == {"padding_only_nz": True}
+
+
+SHAPES = st.lists(st.sampled_from([0, 1, 2, 3]), max_size=5).map(tuple)
+DTYPES = st.sampled_from([np.float16, np.float32, np.int32, np.int64, np.uint8, np.bool_])
+VALUES = st.sampled_from([-(2**31), -1, 0, 1, 300])
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    op_type=st.sampled_from(sorted(_FORMULAS)),
+    inputs=st.lists(st.tuples(SHAPES, DTYPES, VALUES), max_size=4),
+    shape=SHAPES,
+)
+def test_any_shapes_and_types_of_a_dump(op_type: str, inputs: Any, shape: Any) -> None:
+    """A dump can claim anything: there is an answer or none."""
+    with np.errstate(all="ignore"):
+        arrays = [np.full(own, value).astype(dtype) for own, dtype, value in inputs]
+    found = recompute(op_type, arrays, np.full(shape, np.inf, np.float16), HALF)
+    assert found is None or (found.largest >= 0.0 and (found.finite or not found.fits))
+
+
+def test_a_bias_added_to_a_scalar() -> None:
+    one = np.ones((), np.float16)
+    assert recompute("BiasAdd", [one, np.ones(1, np.float16)], one, HALF) is None

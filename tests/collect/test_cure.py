@@ -7,13 +7,14 @@ import pytest
 from collect.records import ROOM, recorded
 
 from npu_overflow.collect.replay.blame import examine
-from npu_overflow.collect.replay.cure import Trial, trials_of
+from npu_overflow.collect.replay.cure import trials_of
 from npu_overflow.collect.replay.names import Names
+from npu_overflow.dump.replay_info import TrialInfo
 
 pytestmark = pytest.mark.tensorflow
 
 
-def tried(step: Any, **layers: Any) -> List[Trial]:
+def tried(step: Any, **layers: Any) -> List[TrialInfo]:
     found = examine(step, ROOM)
     assert found.culprit is not None
     return trials_of(step, found, Names(step.record, layers))

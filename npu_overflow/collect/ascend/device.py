@@ -105,11 +105,8 @@ def configure_overflow(npu_device: Any, dump_path: str) -> List[Remark]:
     if is_device_open(npu_device):
         raise CannotCollect("dump_config.too_late")
     options = _options(npu_device)
-    dump = getattr(options, "dump_config", None)
-    if dump is None or not hasattr(dump, "enable_dump_debug"):
-        raise CannotCollect("dump_config.no_overflow_dump")
-    if _is_on(dump, "enable_dump"):
-        raise CannotCollect("dump_config.other_dump", other="enable_dump")
+    missing = CannotCollect("dump_config.no_overflow_dump")
+    dump = _dump_options(options, "enable_dump_debug", "enable_dump", missing)
     remarks = _prepare_folder(path)
     dump.enable_dump_debug = True
     dump.dump_path = path
@@ -298,14 +295,21 @@ def _path_of(word: str, dump_path: Optional[str]) -> str:
     return os.path.abspath(rank_folder(DEFAULT_DUMP_PATH if word == "overflow" else DEFAULT_PLAIN_PATH, ranks_of()))
 
 
+def _dump_options(options: Any, wanted: str, other: str, missing: CannotCollect) -> Any:
+    """The dump options, where they have the one that is ``wanted`` and the ``other`` is off."""
+    dump = getattr(options, "dump_config", None)
+    if dump is None or not hasattr(dump, wanted):
+        raise missing
+    if _is_on(dump, other):
+        raise CannotCollect("dump_config.other_dump", other=other)
+    return dump
+
+
 def _configure_plain(npu_device: Any, path: str) -> List[Remark]:
     """The dump of all operators, of step 0."""
     options = _options(npu_device)
-    dump = getattr(options, "dump_config", None)
-    if dump is None or not hasattr(dump, "enable_dump"):
-        raise CannotCollect("dump_config.no_option", option="dump_config.enable_dump")
-    if _is_on(dump, "enable_dump_debug"):
-        raise CannotCollect("dump_config.other_dump", other="enable_dump_debug")
+    missing = CannotCollect("dump_config.no_option", option="dump_config.enable_dump")
+    dump = _dump_options(options, "enable_dump", "enable_dump_debug", missing)
     remarks = _prepare_folder(path)
     dump.enable_dump = True
     dump.dump_path = path

@@ -10,11 +10,12 @@ from npu_overflow.collect.base import Collector, Training
 from npu_overflow.collect.replay import batches, environment
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.blame import Findings, examine
-from npu_overflow.collect.replay.cure import Trial, trials_of
+from npu_overflow.collect.replay.cure import trials_of
 from npu_overflow.collect.replay.interpreter import Step
 from npu_overflow.collect.replay.names import Names, layers_known_by_variables, variable_name
 from npu_overflow.collect.replay.recorder import Record, Recorder
 from npu_overflow.collect.replay.tree import HostTree
+from npu_overflow.dump.replay_info import TrialInfo
 from npu_overflow.errors import CannotCollect
 from npu_overflow.training import console
 from npu_overflow.training.tracked import TrackedOptimizer
@@ -315,7 +316,7 @@ class ReplayCollector(Collector):
         if left_out:
             self.remarks.append(("host.disk_budget", {"step": step, "count": left_out}))
 
-    def _trials(self, taken: Step, found: Findings, names: Names) -> List[Trial]:
+    def _trials(self, taken: Step, found: Findings, names: Names) -> List[TrialInfo]:
         """What would help, tried once for each operator to blame."""
         op = found.culprit.op if found.culprit is not None else None
         if op is None or names.name(op) in self._tried:

@@ -15,9 +15,10 @@ from npu_overflow.collect.replay.finite import all_finite
 from npu_overflow.collect.replay.interpreter import Step
 from npu_overflow.collect.replay.names import Names
 from npu_overflow.collect.replay.taint import Held, Origin
+from npu_overflow.dump.replay_info import TrialInfo
 from npu_overflow.errors import CannotCollect
 
-__all__ = ["Trial", "trials_of"]
+__all__ = ["trials_of"]
 
 MAX_LAYERS = 4  # that are put into float32 together
 # operators that make Inf or NaN of a zero, and which input that is
@@ -30,30 +31,7 @@ _EPSILONS = {"float16": (6e-8, 1e-6, 1e-5, 1e-4, 1e-3)}
 _OTHER_EPSILONS = (1e-30, 1e-12, 1e-7, 1e-5, 1e-3)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What one change of the step showed.
-
-    Args:
-        change: "float32", "loss_scale", "constant" or "epsilon".
-        layers: those computed in float32, as the user named them; outside of layers the name scope.
-        value: the loss scale, the constant or the epsilon.
-        finite: whether nothing non-finite had a consequence any more.
-        next: type and name of the operator that overflows then.
-        largest: magnitude of a float32 result that did not fit when it was cast back for ``next``.
-        code: what to type, a line each, where it helped.
-    """
-
-    change: str
-    layers: Tuple[str, ...] = ()
-    value: Optional[float] = None
-    finite: bool = False
-    next: Optional[str] = None
-    largest: Optional[float] = None
-    code: Tuple[str, ...] = ()
-
-
-def trials_of(step: Step, found: Findings, names: Names) -> List[Trial]:
+def trials_of(step: Step, found: Findings, names: Names) -> List[TrialInfo]:
     """Try what may help against the culprit of a step, in the order of how little it changes.
 
     Args:
@@ -63,7 +41,7 @@ def trials_of(step: Step, found: Findings, names: Names) -> List[Trial]:
     """
     if found.culprit is None:
         return []
-    trials: List[Trial] = []
+    trials: List[TrialInfo] = []
     for way in (_constant, _epsilon, _loss_scale, _float32):
         try:
             trials += way(step, found, found.culprit, names)
@@ -86,16 +64,16 @@ def _helps(step: Step, change: Change, names: Names) -> bool:
 # --- a constant, an epsilon, the loss scale ----------------------------------------------------
 
 
-def _constant(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+def _constant(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
     """A literal that does not fit its type, such as a mask of -1e9, within half of the range."""
     if culprit.kind != "constant" or culprit.source is None:
         return []
     keys = frozenset(origin.key for origin in found.guilty if origin.kind == "constant")
     helps = _helps(step, Change(clip=keys), names)
-    return [Trial("constant", value=half_range(culprit.source.tensor), finite=helps)]
+    return [TrialInfo("constant", value=half_range(culprit.source.tensor), finite=helps)]
 
 
-def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
     """The smallest number that helps where zero is divided by, or its logarithm or root taken."""
     held = {id(item.origin): item for item in found.held if item.origin is not None}
     targets = [_hurt_by_zero(origin, held.get(id(origin)), names) for origin in found.guilty]
@@ -110,7 +88,7 @@ def _epsilon(step: Step, found: Findings, culprit: Origin, names: Names) -> List
         return _helps(step, Change(shift=(same, _ZERO_HURTS[op_type], epsilon)), names)
 
     smallest = _first(ladder, helps)
-    return [Trial("epsilon", value=smallest or ladder[-1], finite=smallest is not None)]
+    return [TrialInfo("epsilon", value=smallest or ladder[-1], finite=smallest is not None)]
 
 
 def _hurt_by_zero(origin: Origin, held: Optional[Held], names: Names) -> Any:
@@ -131,7 +109,7 @@ def _is_given_zero(held: Optional[Held]) -> bool:
     return tensor is None or bool((tensor.numpy() == 0).any())
 
 
-def _loss_scale(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+def _loss_scale(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
     """The highest power of two that is finite."""
     begin = step.record.begin
     present = [float(begin[number][1].numpy()) for number in step.scales if number in begin]
@@ -140,7 +118,7 @@ def _loss_scale(step: Step, found: Findings, culprit: Origin, names: Names) -> L
     highest = math.ceil(math.log2(present[0])) - 1
     powers = [2.0**power for power in range(highest, -1, -1)]
     best = _first(powers[:-1], lambda scale: _helps(step, Change(scale=scale), names))
-    return [Trial("loss_scale", value=best or 1.0, finite=True)]
+    return [TrialInfo("loss_scale", value=best or 1.0, finite=True)]
 
 
 def _first(ordered: Sequence[float], helps: Any) -> Optional[float]:
@@ -199,12 +177,12 @@ def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
     return _Place(scope=names.without_gradient(name))
 
 
-def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List[Trial]:
+def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
     """The culprit's layer in float32, then with it the next that overflows, up to four; then without
     those that are not needed."""
     if _is_lost(culprit):
         return []
-    trials: List[Trial] = []
+    trials: List[TrialInfo] = []
     places: List[_Place] = []
     origin: Optional[Origin] = culprit
     most = 1 if found.cured_by_scale else MAX_LAYERS  # where the scale does it, not a chain
@@ -235,18 +213,18 @@ def _widening(places: Sequence[_Place], names: Names) -> Change:
 
 def _trial_of(
     places: Sequence[_Place], run: ChangedRun, left: Optional[Origin], names: Names
-) -> Trial:
+) -> TrialInfo:
     if left is None or left.op is None:
         return _cure(places, names)
-    trial = Trial("float32", tuple(place.shown for place in places))
+    trial = TrialInfo("float32", tuple(place.shown for place in places))
     following = "%s %s" % (left.op.type, names.name(left.op))
     return replace(trial, next=following, largest=run.too_large.get(left.key))
 
 
-def _cure(places: Sequence[_Place], names: Names) -> Trial:
+def _cure(places: Sequence[_Place], names: Names) -> TrialInfo:
     shown = tuple(place.shown for place in places)
     code = [line for place in places for line in _code_of(place, names)]
-    return Trial("float32", shown, finite=True, code=tuple(code))
+    return TrialInfo("float32", shown, finite=True, code=tuple(code))
 
 
 def _code_of(place: _Place, names: Names) -> List[str]:

@@ -9,12 +9,12 @@ from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from npu_overflow.collect.replay.blame import Findings
-from npu_overflow.collect.replay.cure import Trial
 from npu_overflow.collect.replay.finite import first_bad
 from npu_overflow.collect.replay.taint import Held, HeldTensor, OpRef
 from npu_overflow.dump import names, writer
 from npu_overflow.dump.codes import elements
 from npu_overflow.dump.record import Part
+from npu_overflow.dump.replay_info import TrialInfo
 from npu_overflow.dump.writer import TensorSpec
 
 __all__ = ["HostTree"]
@@ -45,7 +45,7 @@ class HostTree:
         self,
         step: int,
         found: Findings,
-        trials: Sequence[Trial],
+        trials: Sequence[TrialInfo],
         describe: Callable[[OpRef], Dict[str, Any]],
         variable: Callable[[int], str],
     ) -> int:
