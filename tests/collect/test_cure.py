@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, List
 
+import numpy as np
 import pytest
 from collect.records import ROOM, recorded
 
@@ -30,14 +31,14 @@ def weight_of(value: float) -> Any:
 def test_scopes_are_widened_one_after_the_other_and_the_needless_left_out(compiled: bool) -> None:
     import tensorflow as tf
 
-    weight = weight_of(300.0)
+    weight, hundred = weight_of(300.0), tf.constant(100.0, tf.float16)
 
     def step() -> None:
         half = tf.cast(weight, tf.float16)
         with tf.name_scope("first"):
             big = tf.square(half)
         with tf.name_scope("second"):
-            small = big / tf.constant(100.0, tf.float16)
+            small = big / hundred
         weight.assign_add(tf.cast(small, tf.float32))
 
     taken = recorded(tf.function(step) if compiled else step, scale=None)
@@ -91,3 +92,71 @@ def test_an_epsilon_that_the_gradient_sees_too() -> None:
     assert [trial.change for trial in trials] == ["epsilon", "float32"]
     assert trials[0].finite and trials[0].value == 6e-8
     assert not trials[1].finite and trials[1].largest is None
+
+
+def float32_trials(keras: Any, *layers: Any, shape: Any = (4,)) -> List[Any]:
+    """What was tried of float32 on a model that overflows in every step."""
+    import npu_overflow
+
+    out = keras.layers.Dense(1, dtype="float32", name="out")
+    model = keras.Sequential([keras.layers.InputLayer(shape), *layers, out])
+    scaling = keras.mixed_precision.LossScaleOptimizer
+    model.compile(scaling(keras.optimizers.SGD(1e-30)), "mse")
+    x = np.random.RandomState(0).rand(40, *shape).astype("f") + 1
+    watch = npu_overflow.OverflowWatch(warmup=0, patience=2, keep=1, verbose=0)
+    model.fit(x, np.zeros((40, 1), "f"), batch_size=4, verbose=0, callbacks=[watch])
+    return [trial for trial in watch.reports[0].first.trials if trial.change == "float32"]
+
+
+def dense(keras: Any, value: float, name: str = "d") -> Any:
+    start = keras.initializers.Constant(value)
+    return keras.layers.Dense(4, name=name, kernel_initializer=start)
+
+
+def test_a_wrapper_hands_no_type_on(keras: Any) -> None:
+    large = keras.initializers.Constant(200.0)
+    inner = keras.layers.LSTM(4, activation="relu", kernel_initializer=large, name="inner")
+    last = float32_trials(keras, keras.layers.Bidirectional(inner, name="bi"), shape=(6, 4))[-1]
+    assert last.finite and any(
+        'Bidirectional(keras.layers.LSTM(..., dtype="float32")' in line for line in last.code
+    ), last
+
+
+def test_what_names_the_narrow_type_keeps_it(keras: Any) -> None:
+    class Narrow(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            import tensorflow as tf
+
+            small = tf.constant(1e-3, tf.float16)
+            return tf.square(tf.cast(x, tf.float16)) * small
+
+    trials = float32_trials(keras, dense(keras, 300.0), Narrow(name="narrow"))
+    assert trials and not any(trial.finite for trial in trials)
+
+
+def test_sums_of_gradients_have_the_type_of_what_they_flow_into(keras: Any) -> None:
+    class Twice(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            import tensorflow as tf
+
+            return x + tf.reduce_sum(tf.square(x))
+
+    last = float32_trials(keras, dense(keras, 300.0), Twice(name="twice"))[-1]
+    assert last.finite and sorted(last.layers) == ["d", "twice"] and len(last.code) == 2
+
+
+def test_a_gradient_that_float16_variables_need_is_nobodys_to_widen(keras: Any) -> None:
+    class Table(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            start = keras.initializers.Constant(300.0)
+            self.table = self.add_weight(
+                name="table", shape=(5, 4), initializer=start, dtype="float16"
+            )
+
+        def call(self, x: Any) -> Any:
+            import tensorflow as tf
+
+            return tf.square(tf.gather(self.table, tf.cast(x > 0, tf.int32)))
+
+    trials = float32_trials(keras, Table(name="emb"), keras.layers.Flatten(name="flat"))
+    assert trials and not any(trial.finite for trial in trials)

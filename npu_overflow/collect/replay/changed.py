@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.finite import is_float
@@ -56,6 +56,7 @@ class ChangedRun(Interpreter):
         self._wide: FrozenSet[int] = frozenset()  # numbers of the nodes of the present graph
         self._known: Dict[Tuple[int, str], FrozenSet[int]] = {}
         self._prefix = ""  # of the names in the present graph
+        self._narrow: Set[str] = set()  # names of operators whose line names the narrow type
         self._passed: Set[str] = set()  # names of casts that were given what they make
         self._elements: Dict[int, int] = {}  # number of a list of tensors -> number of their type
         self._shifted: Dict[int, Any] = {}
@@ -69,16 +70,31 @@ class ChangedRun(Interpreter):
             self._prefix = key[1]
             if key not in self._known:
                 wide, prefix = self._change.wide, key[1]
-                self._known[key] = frozenset(
-                    node.number
-                    for node in path.program.nodes
-                    if wide(prefix + node.name) and not self._names.is_narrowed_by_name(node.op)
-                )
+                self._known[key] = self._wide_nodes(path, wide, prefix)
             self._wide = self._known[key]
         try:
             return super()._run_graph(path, args, given)
         finally:
             self._wide, self._prefix = outer
+
+    def _wide_nodes(
+        self, path: Path, wide: Callable[[str], bool], prefix: str
+    ) -> FrozenSet[int]:
+        """Those of a graph, without what names the narrow type itself, and its gradient; with the
+        sums of what flows back into one of them: they have the type of its result."""
+        found = []
+        for node in path.program.nodes:
+            name = prefix + node.name
+            if wide(name):
+                plain = self._names.without_gradient(name)
+                if plain == name and self._names.is_narrowed_by_name(node.op):
+                    self._narrow.add(name)
+                elif not self._narrow or self._narrow.isdisjoint(_scopes(plain)):
+                    found.append(node)
+        taken = {place for node in found for place in node.inputs}
+        sums = [node for node in path.program.nodes if node.type == "AddN"]
+        found += [node for node in sums if not taken.isdisjoint(node.outputs)]
+        return frozenset(node.number for node in found)
 
     def _plain(self, node: Node, path: Path, ins: Values, inm: Marks) -> Results:
         ins, inm = list(ins), list(inm)
@@ -167,6 +183,13 @@ class ChangedRun(Interpreter):
             self._shifted[number] = _added(ins[place], epsilon)
         for i, value in enumerate(ins):
             ins[i] = self._shifted.get(private.tensor_id(value), value)
+
+
+def _scopes(name: str) -> Iterator[str]:
+    """An operator's name, and each scope that it lies in."""
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
 
 
 def _is_zero(value: Any, mark: Optional[Mark]) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.blame import Findings, attempt
 from npu_overflow.collect.replay.changed import Change, ChangedRun, half_range
 from npu_overflow.collect.replay.finite import all_finite
@@ -21,6 +22,7 @@ from npu_overflow.errors import CannotCollect
 __all__ = ["trials_of"]
 
 MAX_LAYERS = 4  # that are put into float32 together
+MAX_LINES = 8  # of code for one of them
 # operators that make Inf or NaN of a zero, and which input that is
 _ZERO_HURTS: Dict[str, int] = {
     **dict.fromkeys("Reciprocal Inv Log Rsqrt Sqrt Pow".split(), 0),
@@ -146,12 +148,14 @@ class _Place:
     Args:
         layers: path of the layer; () where it is none.
         alone: whether the layer's own name tells it from all others, wherever it is called.
-        scope: the name scope, or the operator's name.
+        scope: the operator's name, outside of layers.
+        own: whether it is the user's to change: a layer, or an expression in the user's code.
     """
 
     layers: Tuple[str, ...] = ()
     alone: bool = False
     scope: str = ""
+    own: bool = True
 
     @property
     def shown(self) -> str:
@@ -170,16 +174,20 @@ class _Place:
 def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
     if origin.op is None:
         return None
-    name = names.source(origin.op)[1] or names.name(origin.op)
+    forward = names.source(origin.op)[1]
+    name = forward or names.name(origin.op)
     layers = names.layers_in(name)
     if layers:
         return _Place(layers, len(names.layers_named(layers[-1])) == 1)
-    return _Place(scope=names.without_gradient(name))
+    facts = names.of(origin.op)
+    expression = forward is not None or facts["phase"] == "forward"
+    own = expression and facts.get("location_kind") == "call"
+    return _Place(scope=names.without_gradient(name), own=own)
 
 
 def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
-    """The culprit's layer in float32, then with it the next that overflows, up to four; then without
-    those that are not needed."""
+    """The culprit's layer in float32, then with it the next that overflows, up to four; then
+    without those that are not needed."""
     if _is_lost(culprit):
         return []
     trials: List[TrialInfo] = []
@@ -194,14 +202,15 @@ def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List
         run = _run(step, _widening(places, names), names)
         if run is None:
             break
-        left = sorted(run.of_bits(run.consequence), key=lambda item: item.op.order if item.op else 0)
-        origin = left[0] if left else None
+        left = run.of_bits(run.consequence)
+        origin = min(left, key=lambda item: item.op.order if item.op else 0, default=None)
         if origin is not None and run.was_rounded:
             break  # the record does not tell
-        trials.append(_trial_of(places, run, origin, names))
-    if origin is None and len(places) > 1:
+        if origin is not None:
+            trials.append(_failure(places, run, origin, names))
+    if places and origin is None:
         needed = _without_the_needless(step, places, names)
-        if len(needed) < len(places):
+        if all(place.own for place in needed):
             trials.append(_cure(needed, names))
     return trials
 
@@ -211,12 +220,12 @@ def _widening(places: Sequence[_Place], names: Names) -> Change:
     return Change(wide=lambda name: any(place.has(name, names) for place in fixed))
 
 
-def _trial_of(
-    places: Sequence[_Place], run: ChangedRun, left: Optional[Origin], names: Names
+def _failure(
+    places: Sequence[_Place], run: ChangedRun, left: Origin, names: Names
 ) -> TrialInfo:
-    if left is None or left.op is None:
-        return _cure(places, names)
     trial = TrialInfo("float32", tuple(place.shown for place in places))
+    if left.op is None:
+        return trial
     following = "%s %s" % (left.op.type, names.name(left.op))
     return replace(trial, next=following, largest=run.too_large.get(left.key))
 
@@ -231,14 +240,25 @@ def _code_of(place: _Place, names: Names) -> List[str]:
     """How a layer is put into float32: by its constructor."""
     if not place.layers:
         return []
-    name = place.layers[-1]
-    kinds = {type(layer) for layer in names.layers_named(name)}
-    if len(kinds) != 1:
-        return ['Layer(..., dtype="float32", name="%s")' % name]
-    kind = kinds.pop()
+    layers = names.layers_named(place.layers[-1])
+    if len({type(layer) for layer in layers}) != 1:
+        return ['Layer(..., dtype="float32", name="%s")' % place.layers[-1]]
+    return _constructors(layers[0])[:MAX_LINES]
+
+
+def _constructors(layer: Any) -> List[str]:
+    """That of a layer, and of those it holds: only Keras' own hand their type on."""
+    kind = type(layer)
+    wrapped = getattr(layer, "layer", None) or getattr(layer, "forward_layer", None)
     stock = kind.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
-    prefix = "keras.layers." if stock else ""
-    return ['%s%s(..., dtype="float32", name="%s")' % (prefix, kind.__name__, name)]
+    name = ("keras.layers." if stock else "") + kind.__name__
+    own = '%s(%s..., dtype="float32", name="%s")'
+    if stock and hasattr(wrapped, "name"):  # Bidirectional, TimeDistributed
+        inside = _constructors(wrapped)[0].rpartition(", name=")[0] + ")"
+        return [own % (name, inside + ", ", layer.name)]
+    lines = [own % (name, "", layer.name)]
+    held = private.layers_of(layer) if not stock else ()
+    return lines + [line for item in held if item is not layer for line in _constructors(item)]
 
 
 def _without_the_needless(step: Step, places: List[_Place], names: Names) -> List[_Place]:

@@ -19,6 +19,7 @@ __all__ = ["Names", "layers_known_by_variables", "variable_name"]
 _GRADIENT = re.compile(r"(?:^|/)(?:gradient_tape|gradients)/")
 _CONTROL_GRADIENT = re.compile(r".*(?:^|/)gradients/(.+?)_grad/")
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NARROW = re.compile(r"\btf\.(b?float16|half)\b|[\"'](b?float16|half)[\"']")  # in a line of code
 _NEAR = 6  # operators between a gradient and one that reads what its forward operator read
 
 
@@ -188,10 +189,12 @@ class Names:
 
     @staticmethod
     def is_narrowed_by_name(op: Any) -> bool:
-        """Whether an operator is a cast whose line names the narrow type: it stays one whatever the
-        type of the layer is."""
-        location = locate(_frames(op)) if op is not None and op.type == "Cast" else None
-        return location is not None and location.kind == "call" and "float16" in location.text
+        """Whether the line that makes an operator names the narrow type: the operator keeps it
+        whatever the type of the layer is. (A cast to the type that is there makes no operator.)"""
+        location = locate(_frames(op)) if op is not None else None
+        if location is None or location.kind != "call":
+            return False
+        return _NARROW.search(location.text) is not None
 
 
 def _is_container(layer: Any) -> bool:
