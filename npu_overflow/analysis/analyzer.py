@@ -10,6 +10,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from npu_overflow.analysis import opening, runfacts
 from npu_overflow.analysis.chain import producers
 from npu_overflow.analysis.growing import Growing
+from npu_overflow.analysis.headroom import headroom_of
 from npu_overflow.analysis.opening import Opened, Sizes
 from npu_overflow.analysis.operators import Context, operator_of
 from npu_overflow.analysis.progress import Progress
@@ -123,7 +124,9 @@ class _Analysis:
         self.growing = Growing()
         self.remarks: List[Tuple[str, Mapping[str, Any]]] = []
         self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
-        self.manifests = facts.of_runs({folder.place.run for folder in tree.folders.values() if folder.record_count} or {tree.run})
+        runs = {folder.place.run for folder in tree.folders.values() if folder.record_count}
+        # a time folder without records tells its run by its manifest alone
+        self.manifests = facts.of_runs(runs or {tree.run or max(facts.by_run, default=None)})
 
     def report(self) -> Report:
         """Do it all."""
@@ -159,6 +162,7 @@ class _Analysis:
             problems=self._listed_problems(),
             remarks=self._listed_remarks(),
             loss_scale=runfacts.loss_scale_of(self.manifests),
+            headroom=headroom_of(self.manifests, result, host_core is not None or self._is_of_host()),
             reason=None if first is not None else next((manifest.reason for manifest in self.manifests if manifest.reason), None),
         )
 
@@ -189,10 +193,12 @@ class _Analysis:
             selection.found = found or [Found(single, None)]
         return selection
 
+    def _is_of_host(self) -> bool:
+        return any(manifest.collector == "host" for manifest in self.manifests)
+
     def _few_are_enough(self, total: int) -> bool:
         # on a tree of the host collector the culprit is the one that is marked as such, wherever it stands
-        host = any(manifest.collector == "host" for manifest in self.manifests)
-        return bool(self.limit) and not self.every_record and total > _FEW_RECORDS and self.tree.single is None and not host
+        return bool(self.limit) and not self.every_record and total > _FEW_RECORDS and self.tree.single is None and not self._is_of_host()
 
     def _interrupted(self, code: str, **values: Any) -> None:
         """The user waits no longer: of what is known only the first finding is opened."""

@@ -12,6 +12,8 @@ __all__ = ["ALIASES", "add_arguments", "run", "split"]
 
 ALIASES: Tuple[str, ...] = ()
 
+_SURVEY = "--survey"
+
 #: what only Python can give
 _NOT_HERE = ("on_report", "optimizer")
 
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
             parser.add_argument(_flag(name), action="store_true", default=argparse.SUPPRESS, help=text)
         else:
             parser.add_argument(_flag(name), dest=name, default=argparse.SUPPRESS, metavar="X", help=text)
+    parser.add_argument(_SURVEY, type=int, metavar="STEP", help=say("cli.run.survey"))
     parser.add_argument("--restart", action="store_true", help=say("cli.run.restart"))
     parser.add_argument("-m", dest="module", metavar="MODULE", help=say("cli.run.module"))
     parser.add_argument("script", nargs="?", help=say("cli.run.script"))
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
 def split(words: List[str]) -> Tuple[List[str], List[str]]:
     """The command's own words, and those of the script: from the first that is no option on, from ``-m`` on, or behind ``--``."""
     switches = {_flag(item.name) for item in dataclasses.fields(WatchOptions) if item.default is False}
-    takes_value = {_flag(name) for name in _names()} - switches
+    takes_value = {_flag(name) for name in _names()} - switches | {_SURVEY}
     i = 0
     while i < len(words):
         word = words[i]
@@ -60,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     given = vars(arguments)
     options = {name: _value(name, given[name]) for name in _names() if name in given}
+    if arguments.survey is not None:
+        options["at_steps"] = (*options.get("at_steps", ()), arguments.survey)
     if arguments.restart:
         options["on_overflow"] = "restart"
     return launch(arguments.passed, options, arguments.own)

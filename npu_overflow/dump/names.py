@@ -5,9 +5,12 @@ import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 __all__ = [
-    *("TIME_DIGITS", "Entry", "Name", "Place", "clean", "dump_name", "is_time_folder", "parse_name"),
+    *("SURVEY_FILE", "TIME_DIGITS", "Entry", "Name", "Place", "clean", "dump_name", "is_time_folder", "parse_name"),
     *("record_name", "sort_names", "time_of_record"),
 ]
+
+#: in a time folder: the magnitudes of a step that was asked for, as JSON
+SURVEY_FILE = "headroom.json"
 
 #: of a time folder's name, at least: year to second
 TIME_DIGITS = 14

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List, Optional
 from npu_overflow.dump import layout
 from npu_overflow.dump.files import FileProblem, open_regular
 from npu_overflow.dump.folder import Folder
-from npu_overflow.dump.names import Entry, Name, Place, parse_name, sort_names
+from npu_overflow.dump.names import SURVEY_FILE, Entry, Name, Place, parse_name, sort_names
 from npu_overflow.errors import DumpFormatError, PathError
 
 __all__ = ["find", "name_of"]
@@ -249,6 +249,8 @@ def _is_hashed(file_name: str) -> bool:
 def _is_ours(file_name: str) -> bool:
     """Whether it is a file that this package keeps beside a dump."""
     stem, _, kind = file_name.rpartition(".")
+    if file_name == SURVEY_FILE:
+        return True
     return (stem == "report" and kind in ("json", "txt", "html")) or (kind == "json" and stem.startswith("session-"))
 
 

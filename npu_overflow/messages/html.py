@@ -34,6 +34,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "柱：量级介于两个 2 的幂之间的数值个数（高度按对数，零不计）。红色：Inf、NaN 或达到 ±MAX 的数值。",
     ),
     "html.histogram.none": ("no histogram: the values are not in the dump", "无直方图：dump 中没有数值"),
+    "html.headroom.about": (
+        "Bars run from the smallest to the largest magnitude of a layer, from 2^-40 to 2^40; the lines are the smallest and the largest number of float16.",
+        "横条为该层量级的最小值到最大值，刻度从 2^-40 到 2^40；竖线为 float16 的最小值和最大值。",
+    ),
+    "html.headroom.range": ("range", "范围"),
     "html.chain": ("The chain", "传播链"),
     "html.chain.about": (
         "Where the overflow value went, by equal tensors: each operator stands below the one that made its input.",

@@ -25,6 +25,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.run.option.window": ("steps (100)", "窗口的步数（100）"),
     "cli.run.option.warmup": ("steps in which a scale that begins too high may settle (20)", "允许过高的初始 loss scale 回落的步数（20）"),
     "cli.run.option.min_scale": ("one overflow that leaves the scale at or below it is enough (1.0)", "一次溢出使 loss scale 不高于该值即触发（1.0）"),
+    "cli.run.survey": (
+        "measure how near each layer comes to float16's limits at this training step",
+        "测量各层在该训练步距 float16 极限还有多少余量",
+    ),
     "cli.run.option.at_steps": ("collect at these training steps, such as 40,41 or 40:50 (40 to 49)", "在这些训练步采集，例如 40,41 或 40:50（第 40 至 49 步）"),
     "cli.run.option.check_every": ("steps between looks at the scale, or auto", "两次读取 loss scale 之间的步数，或 auto"),
     "cli.run.option.keep": ("overflowing steps collected (3)", "采集的溢出步数（3）"),

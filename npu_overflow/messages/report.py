@@ -170,6 +170,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "This dump holds no overflow record: no operator overflowed while it was written. The device makes a folder only for steps that overflow.",
         "该 dump 中没有溢出记录：写入期间没有算子溢出。设备只为发生溢出的步创建目录。",
     ),
+    "report.surveyed": (
+        "Step {step} was run again, operator by operator: none of them overflowed.",
+        "已逐个算子重新执行第 {step} 步：没有算子溢出。",
+    ),
     "report.unreadable.title": ("No operator could be named", "无法确定溢出算子"),
     "report.unreadable": (
         "Overflow records were found ({count}), but none of them names an operator; see below.",
@@ -214,6 +218,49 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "the device did.",
         "用 dump 的输入以 float32 重新计算：没有溢出，是设备的中间结果溢出。",
     ),
+    "headroom.title": ("Headroom in float16", "float16 余量"),
+    "headroom.step": ("Measured on training step {step}.", "在第 {step} 个训练步上测得。"),
+    "headroom.meaning": (
+        "Bits: how often the largest value of a layer could double before float16 overflows; below "
+        "0 it does not fit.",
+        "位数：该层的最大值再翻倍多少次后 float16 会溢出；小于 0 表示已放不下。",
+    ),
+    "headroom.other_type": (
+        "The step computes in {dtype}: the figures say what float16 would do.",
+        "该步以 {dtype} 计算：以下数字说明改用 float16 会怎样。",
+    ),
+    "headroom.flushed": (
+        "float16 flushes {share} of the gradients to zero.",
+        "float16 会把 {share} 的梯度下溢为零。",
+    ),
+    "headroom.scale.high": (
+        "The loss scale {scale} is too high for this step: {highest} is the highest at which every "
+        "gradient fits.",
+        "loss scale {scale} 对该步过高：所有梯度都放得下的最高值为 {highest}。",
+    ),
+    "headroom.scale.vain": (
+        "At no loss scale from 1 on does every gradient of this step fit: put the layers below 0 "
+        "bits into float32.",
+        "loss scale 降到 1 时该步的梯度仍放不下：请让位数小于 0 的层使用 float32。",
+    ),
+    "headroom.scale.low": (
+        "The loss scale {scale} is low: up to {highest} every gradient of this step fits.",
+        "loss scale {scale} 偏低：提高到 {highest} 时该步的所有梯度仍放得下。",
+    ),
+    "headroom.scale.fits": (
+        "The loss scale {scale} suits this step; the highest at which every gradient fits is "
+        "{highest}.",
+        "loss scale {scale} 适合该步；所有梯度都放得下的最高值为 {highest}。",
+    ),
+    "headroom.column.bits": ("bits", "位数"),
+    "headroom.column.largest": ("largest", "最大值"),
+    "headroom.column.flushed": ("to zero", "下溢为零"),
+    "headroom.column.phase": ("pass", "阶段"),
+    "headroom.column.layer": ("layer or operator", "层或算子"),
+    "headroom.phase.forward": ("forward", "前向"),
+    "headroom.phase.backward": ("backward", "反向"),
+    "headroom.phase.update": ("update", "更新"),
+    "headroom.more": ("{count} more with more headroom", "另有 {count} 项余量更大"),
     "report.absorbed.title": ("Nothing to blame", "没有需要处理的溢出"),
     "report.absorbed": (
         "Non-finite values appeared, but none of them reaches a gradient that the optimizer is given: they are harmless.",

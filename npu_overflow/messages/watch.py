@@ -107,6 +107,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步因其他 worker 溢出而被跳过：本 worker 自身的梯度均为有限值。",
     ),
     "replay.failed": ("step {step} can't be replayed: {error}", "第 {step} 步无法重放：{error}"),
+    "replay.no_survey": (
+        "the headroom of step {step} can't be measured: {error}",
+        "无法测量第 {step} 步的余量：{error}",
+    ),
     "host.weights_lost.guarded": (
         "the variable {name} is non-finite, at the latest since training step {step}, although steps with non-finite gradients are skipped: no gradient did it. Look at what else writes "
         "it: the state of a layer (reset it), a moving average, an assignment, or the optimizer itself (in float16 an epsilon below 6e-8 is 0).",

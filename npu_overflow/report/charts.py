@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from npu_overflow.report.model import LossScale, TensorSummary
+from npu_overflow.report.model import LayerRange, LossScale, TensorSummary
 
-__all__ = ["LOG2_MAX", "MOST_BARS", "MOST_DROPS", "bins", "histogram", "loss_scale_curve", "special_counts"]
+__all__ = ["LOG2_MAX", "MOST_BARS", "MOST_DROPS", "bins", "histogram", "loss_scale_curve", "magnitudes", "special_counts"]
 
 #: log2 of the largest finite value of each type
 LOG2_MAX: Dict[str, float] = {
@@ -221,6 +221,32 @@ def _round_steps(low: int, high: int) -> Sequence[int]:
     size = 10 ** (len(str(span)) - 1)
     size = next((unit for unit in (size // 5, size // 2, size, size * 2, size * 5) if unit > 0 and span // unit <= 6), size * 10)
     return range(-(-low // size) * size, high + 1, size)
+
+
+# -- headroom
+
+_LOWEST, _HIGHEST = -40.0, 40.0  # powers of two
+
+
+def magnitudes(item: LayerRange) -> str:
+    """The magnitudes of a layer as a bar, with float16's smallest and largest number."""
+    unit = 200.0 / (_HIGHEST - _LOWEST)
+
+    def x(value: Optional[float]) -> float:
+        power = math.log2(value) if value and 0 < value < math.inf else _HIGHEST
+        return (max(_LOWEST, min(_HIGHEST, power)) - _LOWEST) * unit
+
+    smallest = item.smallest if item.smallest and item.smallest <= item.largest else item.largest
+    left, right, limit = x(smallest), x(item.largest), x(65504.0)
+    parts = [_open(200, 14, "range"), _line(x(2.0**-24), 0, x(2.0**-24), 14, "grid")]
+    parts.append(_plain_bar(left, max(1.5, min(right, limit) - left), "bar"))
+    if right > limit:
+        parts.append(_plain_bar(max(left, limit), right - max(left, limit), "bad"))
+    return "".join([*parts, _line(limit, 0, limit, 14, "max"), "</svg>"])
+
+
+def _plain_bar(x: float, width: float, kind: str) -> str:
+    return '<rect class="%s" x="%.1f" y="3" width="%.1f" height="8"/>' % (kind, x, width)
 
 
 # -- elements

@@ -26,7 +26,7 @@ __all__ = ["MOST_BYTES", "render", "write_html"]
 MOST_BYTES = 1_000_000
 
 #: bytes that each long list may take
-_BUDGETS = {"rows": 300_000, "cards": 300_000, "advices": 60_000, "problems": 60_000, "remarks": 30_000, "shares": 40_000, "links": 40_000}
+_BUDGETS = {"rows": 300_000, "cards": 300_000, "advices": 60_000, "problems": 60_000, "remarks": 30_000, "shares": 40_000, "links": 40_000, "ranges": 80_000}
 #: where the page gets too large all the same (names full of characters that must be escaped), all lists get less
 _SHARES = (1.0, 0.6, 0.2)
 #: bytes of the cards of tensors of the finding itself

@@ -1,11 +1,13 @@
 """What the HTML page shows, as plain values in both languages: (English, Chinese) pairs, numbers as text, names made harmless."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow import messages
 from npu_overflow.report import charts, formatting, lineage
 from npu_overflow.report.escape import clean
+from npu_overflow.report.headroom import headroom_table
 from npu_overflow.report.model import Operator, Problem, Remark, Report, TensorSummary
 from npu_overflow.report.story import Fact, next_command_of, quoted, tell, verdict_of, worst
 from npu_overflow.report.tensors import has_overflow, kept_tensors, shown_inputs
@@ -51,7 +53,8 @@ class View:
         """The lists that can be long, by the macro that draws an item: the items worth preparing, and how many there are in all."""
         report = self.report
         made = self._lists()
-        totals = {"row": len(report.operators), "problem": len(report.problems), "remark": len(report.remarks)}
+        ranges = len(report.headroom.layers) if report.headroom is not None else 0
+        totals = {"row": len(report.operators), "range": ranges, "problem": len(report.problems), "remark": len(report.remarks)}
         return {name: (items, totals.get(name, len(items))) for name, items in made.items()}
 
     def _lists(self) -> Dict[str, Sequence[Any]]:
@@ -61,6 +64,7 @@ class View:
             "row": [self._row(number, operator) for number, operator in enumerate(report.operators[:_MOST_ITEMS], 1)],
             "problem": [self._problem(item) for item in report.problems[:_MOST_ITEMS]],
             "remark": [self._remark(item) for item in report.remarks[:_MOST_ITEMS]],
+            "range": self._ranges(),
             "share": [self._share(item) for item in self.spread.operators[:_MOST_SHARES]],
             "link": [self._link(item, rails) for item, rails in zip(self.links, _rails([item.depth for item in self.links]))],
         }
@@ -72,6 +76,32 @@ class View:
         ordered = operators if first is None else operators[first + 1 :] + operators[:first]
         seen = {id(self.report.first)}
         return [operator for operator in ordered if not (id(operator) in seen or seen.add(id(operator)))]  # type: ignore[func-returns-value]
+
+    # -- headroom
+
+    @property
+    def headroom(self) -> Optional[Dict[str, Any]]:
+        """Title, sentences and heads of the table of headroom."""
+        if self.report.headroom is None:
+            return None
+        en, zh = (headroom_table(self.report.headroom, code, 0) for code in messages.LANGUAGES)
+        return {
+            "title": (en.title, zh.title),
+            "sentences": list(zip(en.sentences, zh.sentences)),
+            "heads": list(zip(en.heads, zh.heads)),
+        }
+
+    def _ranges(self) -> List[Dict[str, Any]]:
+        """The layers in the order of execution."""
+        found = self.report.headroom
+        if found is None:
+            return []
+        found = replace(found, layers=found.layers[:_MOST_ITEMS])
+        en, zh = (headroom_table(found, code).rows for code in messages.LANGUAGES)
+        return [
+            {"texts": list(zip(texts, other)), "tone": tone, "picture": charts.magnitudes(item)}
+            for (texts, tone, item), (other, _, _) in zip(en, zh)
+        ]
 
     # -- the finding
 

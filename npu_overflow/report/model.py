@@ -11,7 +11,10 @@ from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
 from npu_overflow.jsonform import Number
 from npu_overflow.report import json_text, print_report, write_html
 
-__all__ = ["SCHEMA", "LossScale", "Operator", "Problem", "Remark", "Report", "TensorSummary", "Trial"]
+__all__ = [
+    *("SCHEMA", "Headroom", "LayerRange", "LossScale", "Operator", "Problem", "Remark", "Report"),
+    *("TensorSummary", "Trial"),
+]
 
 SCHEMA = 1
 
@@ -173,6 +176,50 @@ class LossScale:
     kept_steps: Tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class LayerRange:
+    """The magnitudes that one layer makes in one pass.
+
+    Args:
+        layer: its path; what lies outside of layers by the operator's name.
+        phase: "forward", "backward" or "update" (what becomes of the gradients).
+        largest, smallest: finite magnitudes above zero; ``smallest`` is None where it isn't known.
+        op_type, op_name: the operator that made the largest.
+        headroom_log2: log2(65504 / largest): how often it could double in float16; below 0 it does
+            not fit.
+        nonzero: elements above zero.
+        flushed: of them, those that float16 rounds to zero (up to 2**-25).
+    """
+
+    layer: str
+    phase: str = "forward"
+    largest: float = 0.0
+    smallest: Optional[float] = None
+    op_type: str = ""
+    op_name: str = ""
+    headroom_log2: Optional[float] = None
+    nonzero: int = 0
+    flushed: int = 0
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """How near layers come to float16's limits.
+
+    Args:
+        layers: in the order of execution, each pass of a layer by itself.
+        step: training step that was surveyed; None where the operators of a dump are told.
+        dtype: type that was measured: "float16", else the type that these layers compute in and
+            that is compared with float16.
+        loss_scale: at that step.
+    """
+
+    layers: Tuple[LayerRange, ...] = ()
+    step: Optional[int] = None
+    dtype: str = "float16"
+    loss_scale: Optional[float] = None
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """What an overflow dump says.
@@ -186,6 +233,7 @@ class Report:
         first_index: index of the primary finding in ``operators``, or None.
         operators: in the order in which they overflowed.
         loss_scale: what the watch saw, where a manifest lies beside the dump.
+        headroom: of a step that was asked for; of an NPU's dump, of the operators in it.
         reason: why there is no finding although a collection ran, e.g. "not_reproduced", or "absorbed": what
             was non-finite reaches no gradient.
     """
@@ -203,6 +251,7 @@ class Report:
     problems: Tuple[Problem, ...] = ()
     remarks: Tuple[Remark, ...] = ()
     loss_scale: Optional[LossScale] = None
+    headroom: Optional[Headroom] = None
     reason: Optional[str] = None
     schema: int = SCHEMA
     tool: str = "npu_overflow"

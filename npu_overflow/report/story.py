@@ -158,7 +158,11 @@ def _origin(first: Operator, language: str) -> Tuple[str, str]:
 def _nothing(report: Report, language: str) -> Headline:
     if report.reason in (None, "absorbed"):
         state = "absorbed" if report.operators else "unreadable" if report.records else "none"
-        sentence = messages.say("report." + state, language, count=report.records)
+        surveyed = report.headroom.step if report.headroom is not None else None
+        code = "report." + state
+        if state == "none" and surveyed is not None:
+            code = "report.surveyed"
+        sentence = messages.say(code, language, count=report.records, step=surveyed)
         return Headline(state, messages.say("report.%s.title" % state, language), [sentence])
     code = formatting.reason_code(report.reason)
     sentences = [messages.say(code, language, reason=clean(report.reason))]

@@ -6,9 +6,10 @@ from typing import IO, Dict, List, Optional, Sequence
 from npu_overflow import messages
 from npu_overflow.report import formatting
 from npu_overflow.report.escape import clean
-from npu_overflow.report.flow import Line, cells
+from npu_overflow.report.flow import Line, cells, pad
+from npu_overflow.report.headroom import COLUMNS, headroom_table
 from npu_overflow.report.lineage import spread
-from npu_overflow.report.model import LossScale, Operator, Report
+from npu_overflow.report.model import Headroom, LossScale, Operator, Report
 from npu_overflow.report.screen import Screen
 from npu_overflow.report.story import (
     Advice,
@@ -62,6 +63,8 @@ def print_report(
     _headline(screen, told.headline)
     if report.first is not None:
         _finding(screen, told, report.first, language)
+    if report.headroom is not None and report.headroom.step is not None:
+        _headroom(screen, report.headroom, language)
     _others(screen, report, limit, language)
     _spread(screen, report, language)
     _problems(screen, report, language)
@@ -130,6 +133,34 @@ def _advice(screen: Screen, shown: Sequence[Advice], language: str) -> None:
             else:
                 screen.add((line, ""), margin=margin)
             margin = " " * len(margin)
+
+
+# -- headroom
+
+#: layers that are listed, and room for a name beside the figures
+MOST_LAYERS, LEAST_WIDTH = 10, 12
+
+
+def _headroom(screen: Screen, found: Headroom, language: str) -> None:
+    """The tightest layers of a step that was surveyed."""
+    table = headroom_table(found, language, MOST_LAYERS)
+    screen.heading(table.title)
+    for sentence in table.sentences:
+        screen.add((sentence, ""), margin="  ")
+    lines = [(table.heads, "dim"), *((row, style) for row, style, _ in table.rows)]
+    *figures, last = range(len(table.heads))
+    widths = [max(cells(row[place]) for row, _ in lines) for place in figures]
+    if sum(widths) + 2 * len(widths) > screen.width - LEAST_WIDTH:  # too narrow for all of them
+        figures = [place for place in figures if COLUMNS[place] in ("bits", "phase")]
+    for row, style in lines:
+        columns = [pad(row[i], widths[i], right=COLUMNS[i] != "phase") for i in figures]
+        margin = "  " + "  ".join(columns) + "  "
+        start = len(screen.lines)
+        screen.add((row[last], style), margin=" " * cells(margin), name=True)
+        screen.lines[start] = [(margin, style), *screen.lines[start][1:]]
+    if table.left:
+        left = messages.say("headroom.more", language, count=table.left)
+        screen.add((left, "dim"), margin="  ")
 
 
 # -- the other operators

@@ -110,6 +110,16 @@ class Delivery:
     # --- making a report
 
     @property
+    def made(self) -> int:
+        """Reports shown, without surveys of healthy steps."""
+        return sum(not _is_only_survey(report) for report in self.reports)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether as many reports were made as the user wants."""
+        return self.made >= self._training.options.max_reports
+
+    @property
     def is_busy(self) -> bool:
         """Whether a report is being made beside the training."""
         return self._worker is not None
@@ -199,7 +209,7 @@ class Delivery:
             self._waiting = shown
             self._resolved(shown)
         self._tell_user(report)
-        if options.on_overflow == "stop":
+        if options.on_overflow == "stop" and not _is_only_survey(report):
             self.stop_requested = True
 
     def listen(self, seconds: float = 0.0) -> None:
@@ -288,6 +298,11 @@ class Delivery:
                 tell(report)
         except Exception:
             self._console.log_failure("watch.on_report_failed")
+
+
+def _is_only_survey(report: Report) -> bool:
+    """Whether a report tells nothing but the headroom of a healthy step."""
+    return report.headroom is not None and report.first is None and report.reason is None
 
 
 def _finding(report: Report, rank: int) -> Optional[Dict[str, Any]]:

@@ -135,7 +135,7 @@ class Run:
             if machine.state != "off" and not failed:
                 self._last_loss_seen()
                 self.optimizers.late_signs(len(self.collector.overflow_signs(self.step, 0)))
-                calm = machine.state == "watching" and not self.delivery.reports
+                calm = machine.state == "watching" and not self.delivery.made
                 self.optimizers.say_rates(calm, machine.drops)
                 if self.step == 0 and not self.optimizers.items and self._aloud:
                     self.console.say("watch.no_optimizer", always=True)

@@ -104,13 +104,12 @@ class StateMachine:
             self._start(step, forced=True)
 
     def _may_collect(self) -> bool:
-        few = len(self._delivery.reports) < self._options.max_reports
-        return few and self.state in ("watching", "reported")
+        return not self._delivery.is_enough and self.state in ("watching", "reported")
 
     def _start(self, step: int, forced: bool = False, lost: bool = False) -> None:
         """Collect from ``step`` on; ``lost``: nothing skips overflowing steps, the loss told."""
         self.take(step, wait=forced)
-        if self._delivery.is_busy or len(self._delivery.reports) >= self._options.max_reports:
+        if self._delivery.is_busy or self._delivery.is_enough:
             return
         try:
             if self._chosen.now.name == "host":

@@ -7,7 +7,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from npu_overflow.report.json_text import TEXT_KEYS
-from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary, Trial
+from npu_overflow.report.model import (
+    Headroom,
+    LayerRange,
+    LossScale,
+    Operator,
+    Problem,
+    Remark,
+    Report,
+    TensorSummary,
+    Trial,
+)
 
 TEXT = st.text(max_size=30) | st.sampled_from(
     ["nan", "inf", "a/" * 60 + "MatMul", "\x1b[31mred", "\u202eevil", "[bold]x[/bold]", "名字" * 40, "\udcff", "{0}{x}"],
@@ -115,6 +125,25 @@ SCALES = st.builds(
     trigger_step=_maybe(COUNT),
     kept_steps=st.lists(COUNT, max_size=3).map(tuple),
 )
+RANGES = st.builds(
+    LayerRange,
+    layer=TEXT,
+    phase=st.sampled_from(["forward", "backward", "update"]) | TEXT,
+    largest=FLOAT,
+    smallest=_maybe(FLOAT),
+    op_type=TEXT,
+    op_name=TEXT,
+    headroom_log2=_maybe(FLOAT),
+    nonzero=COUNT,
+    flushed=COUNT,
+)
+HEADROOM = st.builds(
+    Headroom,
+    layers=st.lists(RANGES, max_size=3).map(tuple),
+    step=_maybe(COUNT),
+    dtype=TEXT,
+    loss_scale=_maybe(FLOAT),
+)
 PLAIN = st.builds(
     Report,
     path=TEXT,
@@ -129,6 +158,7 @@ PLAIN = st.builds(
     problems=st.lists(st.builds(Problem, TEXT, TEXT, code=_maybe(st.just("file.empty") | TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
     remarks=st.lists(st.builds(Remark, TEXT, code=_maybe(TEXT), values=EVIDENCE | NAMED), max_size=3).map(tuple),
     loss_scale=_maybe(SCALES),
+    headroom=_maybe(HEADROOM),
     reason=_maybe(st.just("not_reproduced") | TEXT),
 )
 

@@ -19,7 +19,17 @@ from report_strategies import reports
 
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.cli import main
-from npu_overflow.report.model import LossScale, Operator, Problem, Remark, Report, TensorSummary, Trial
+from npu_overflow.report.model import (
+    Headroom,
+    LayerRange,
+    LossScale,
+    Operator,
+    Problem,
+    Remark,
+    Report,
+    TensorSummary,
+    Trial,
+)
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -129,6 +139,7 @@ def test_the_schema_names_every_field(schema: Dict[str, Any]) -> None:
 
     assert set(schema["properties"]) == fields(Report) - {"first_index"} | {"first"}
     classes = {"operator": Operator, "tensor": TensorSummary, "problem": Problem, "remark": Remark, "loss_scale": LossScale, "trial": Trial}
+    classes.update(headroom=Headroom, layer_range=LayerRange)
     assert {name: set(schema["definitions"][name]["properties"]) for name in classes} == {name: fields(cls) for name, cls in classes.items()}
 
 

@@ -14,6 +14,7 @@ from npu_overflow.collect.replay.cure import trials_of
 from npu_overflow.collect.replay.interpreter import Step
 from npu_overflow.collect.replay.names import Names, layers_known_by_variables, variable_name
 from npu_overflow.collect.replay.recorder import Record, Recorder
+from npu_overflow.collect.replay.survey import survey
 from npu_overflow.collect.replay.tree import HostTree
 from npu_overflow.dump.replay_info import TrialInfo
 from npu_overflow.errors import CannotCollect
@@ -77,6 +78,7 @@ class ReplayCollector(Collector):
         self.remarks: List[Tuple[str, Dict[str, Any]]] = []
         self._tried: Set[str] = set()  # names of operators that advice was tried for
         self._given = _Given()
+        self._surveyed = False  # in the present collection
         self._step_has_ended = False
         self._before: List[TrackedOptimizer] = []  # as the present step began
         self._own_function: Tuple[Any, Any] = (None, None)  # fit's, and the same over batches
@@ -93,7 +95,7 @@ class ReplayCollector(Collector):
 
     def start(self, step: int) -> None:
         """Record from ``step`` on."""
-        self.collected, self.kept_steps = 0, []
+        self.collected, self.kept_steps, self._surveyed = 0, [], False
         self._writer = self.tree = self.reason = None
         self.remarks = [(item.lost, {"name": item.name}) for item in private.missing()]
         self._recorder = Recorder(self._training.options.max_memory, self._keeps_all)
@@ -226,6 +228,8 @@ class ReplayCollector(Collector):
                 self._failed(step, error)
             else:
                 self._found(step, taken, found, overflowed)
+                if self._training.forced:
+                    self._survey(step, taken)
 
     def _step(self, recorder: Recorder, record: Record, overflowed: bool) -> Step:
         """The record with what is known besides it."""
@@ -296,25 +300,46 @@ class ReplayCollector(Collector):
             self.remarks.append(("host.weights_lost", values))
 
     def _write(self, step: int, taken: Step, found: Findings) -> None:
-        training, record = self._training, taken.record
-        model, core = training.model, environment.core()
+        names = self._names(taken.record)
+        trials = self._trials(taken, found, names)
+        variable = partial(_name, taken.record)
+        left_out = self._tree().write(step, found, trials, names.of, variable)
+        if step not in self.kept_steps:
+            self.kept_steps.append(step)
+        if left_out:
+            self.remarks.append(("host.disk_budget", {"step": step, "count": left_out}))
+
+    def _tree(self) -> HostTree:
+        """Where this collection is written; made when there is something to write."""
         if self._writer is None:
-            name = str(getattr(model, "name", None) or "custom_loop")
+            training, core = self._training, environment.core()
+            name = str(getattr(training.model, "name", None) or "custom_loop")
             room = training.options.max_disk
             self._writer = HostTree(training.dump_path, name, training.device, core, room)
             self.tree = self._writer.path
+        return self._writer
+
+    def _names(self, record: Record) -> Names:
+        model = self._training.model
         layers: Dict[str, List[Any]] = {}
         for layer in private.layers_of(model) if model is not None else ():
             layers.setdefault(str(getattr(layer, "name", "")), []).append(layer)
         for name in layers_known_by_variables(map(variable_name, record.variables.values())):
             layers.setdefault(name, [])
-        names = Names(record, layers, str(getattr(model, "name", "")))
-        trials = self._trials(taken, found, names)
-        left_out = self._writer.write(step, found, trials, names.of, partial(_name, record))
-        if step not in self.kept_steps:
-            self.kept_steps.append(step)
-        if left_out:
-            self.remarks.append(("host.disk_budget", {"step": step, "count": left_out}))
+        return Names(record, layers, str(getattr(model, "name", "")))
+
+    def _survey(self, step: int, taken: Step) -> None:
+        """How near a step that was asked for comes to float16's limits; the first of several."""
+        if self._surveyed:
+            return
+        self._surveyed = True
+        try:
+            found = survey(taken, self._names(taken.record))
+        except CannotCollect as error:
+            self.remarks.append(("replay.no_survey", {"step": step, "error": error.message()}))
+            return
+        if found is not None:
+            self._tree().write_survey(step, found)
 
     def _trials(self, taken: Step, found: Findings, names: Names) -> List[TrialInfo]:
         """What would help, tried once for each operator to blame."""

@@ -61,12 +61,9 @@ class Names:
 
     def of(self, ref: OpRef) -> Dict[str, Any]:
         """What people are told of an operator, by the names of ``ReplayInfo``."""
-        op, name = ref.node.op, self.name(ref)
+        name = self.name(ref)
         source, forward = self.source(ref)
-        if op is None:
-            backward = self._entries[ref.path.entry].backward or ref.path.entry in self._after[None]
-        else:
-            backward = is_gradient(op) or self._works_on_gradients(op)
+        backward = self.is_gradient(ref) or self.works_on_gradients(ref)
         facts: Dict[str, Any] = {
             "op_name": name,
             "layer": self._layer(forward or name),
@@ -119,7 +116,16 @@ class Names:
             inside = inside.parent
         return locate(self._entries[path.entry].stack) if best is None else best
 
-    def _works_on_gradients(self, op: Any) -> bool:
+    def is_gradient(self, ref: OpRef) -> bool:
+        """Whether the backward pass made an operator."""
+        op = ref.node.op
+        return bool(self._entries[ref.path.entry].backward if op is None else is_gradient(op))
+
+    def works_on_gradients(self, ref: OpRef) -> bool:
+        """Whether an operator descends from gradients, and no gradient from it."""
+        op = ref.node.op
+        if op is None:
+            return ref.path.entry in self._after[None]
         if op.graph not in self._after:
             self._after[op.graph] = _after_gradients(
                 (

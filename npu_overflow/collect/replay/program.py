@@ -61,7 +61,7 @@ class Node:
         number: its place in the order of execution.
         attrs: names and values in turn, as TensorFlow's eager runtime takes them.
         inputs, outputs: places of its tensors in the frame.
-        taken: types of its inputs.
+        taken, made: types of its inputs and of its outputs.
         floats: its outputs that can be non-finite.
         last: places of tensors that nobody needs after it.
         functions: names of the functions that it calls, by attribute.
@@ -70,8 +70,8 @@ class Node:
     """
 
     __slots__ = (
-        "attrs", "constant", "device", "floats", "functions", "inputs", "kind", "last", "name",
-        "number", "op", "outputs", "taken", "type",
+        "attrs", "constant", "device", "floats", "functions", "inputs", "kind", "last", "made",
+        "name", "number", "op", "outputs", "taken", "type",
     )  # fmt: skip
 
     def __init__(
@@ -83,7 +83,8 @@ class Node:
         self.inputs: Tuple[int, ...] = ()
         self.outputs = tuple(range(len(outputs)))
         self.taken = tuple(tensor.dtype for tensor in inputs)
-        self.floats = tuple(i for i, tensor in enumerate(outputs) if tensor.dtype.name in _FLOATS)
+        self.made = tuple(tensor.dtype for tensor in outputs)
+        self.floats = tuple(i for i, kind in enumerate(self.made) if kind.name in _FLOATS)
         self.last: Tuple[int, ...] = ()
         self.functions: Dict[str, List[str]] = {}
         self.constant: Any = None

@@ -2,12 +2,14 @@
 serves devices and hosts."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
 from dataclasses import asdict
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from npu_overflow.atomic import atomic_write
 from npu_overflow.collect.replay.blame import Findings
 from npu_overflow.collect.replay.finite import first_bad
 from npu_overflow.collect.replay.taint import Held, HeldTensor, OpRef
@@ -91,6 +93,12 @@ class HostTree:
         for path in written:
             writer.finish(path)
         return left_out
+
+
+    def write_survey(self, step: int, found: Dict[str, Any]) -> None:
+        """Write the magnitudes of a step, which ``survey`` found."""
+        path = os.path.join(self.path, names.SURVEY_FILE)
+        atomic_write(path, json.dumps({"step": step, **found}, allow_nan=False) + "\n")
 
 
 def _facts(held: Held, variable: Callable[[int], str]) -> Dict[str, Any]:
