@@ -39,7 +39,7 @@ ROOMS: Dict[str, Tuple[str, ...]] = {
     "training.tracked": (
         *("training.options", "training.loss_scale", "training.policy", "training.console"),
     ),
-    "training.job": ("dump", "training.manifest"),
+    "training.job": (),
     "training": ("dump", "analysis", "report", "collect"),
     "launcher": ("*",),
     "cli": ("*",),

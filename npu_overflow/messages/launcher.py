@@ -102,9 +102,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "step {step}: the loss scale fell because of another rank's overflow; this rank has none of its own.",
         "第 {step} 步：loss scale 因其他 rank 溢出而下降；本 rank 自身没有溢出。",
     ),
-    "watch.other_rank.named": (
-        "step {step}: the loss scale fell because of an overflow on rank {rank} ({name}); this rank has none of its own.",
-        "第 {step} 步：loss scale 因 rank {rank} 的溢出（{name}）而下降；本 rank 自身没有溢出。",
+    "watch.rank_overflowed": (
+        "step {step}: {operator} overflowed first on this rank. Its report: {files}. Which rank was "
+        "first: npu-overflow merge {folder}",
+        "第 {step} 步：本 rank 最先溢出的是 {operator}。报告：{files}。要知道哪个 rank 最先溢出：npu-overflow merge {folder}",
     ),
     "cli.merge.help": ("the reports of many ranks as one: which rank overflowed first", "合并多个 rank 的报告：哪个 rank 最先溢出"),
     "cli.merge.reports": (

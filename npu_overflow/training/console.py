@@ -75,11 +75,6 @@ class Console:
         """The exception that is being handled, with its traceback."""
         log_failure(messages.say(code, self.language))
 
-    def prefixed(self, text: str) -> str:
-        """``text`` with the prefix before each line that is not blank."""
-        lines = text.splitlines(True)
-        return "".join(self._prefix + line if line.strip() else line for line in lines)
-
 
 def say(line: str, apart: bool = False) -> None:
     """One line on stderr; ``apart`` begins another line of a terminal first."""

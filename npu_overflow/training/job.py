@@ -1,13 +1,10 @@
-"""This process in its job: which rank of how many it is, on which device, what the other ranks
-found, and who prints. From the environment, and from manifests on a shared dump path; nothing is
-opened.
+"""This process in its job, from the environment: which rank of how many it is, on which device.
 
 Launchers tell it in different ways. They are asked in the order of ``_LAUNCHERS``; the first that
-tells a rank and a size decides. Ascend's own
-variables come first: on an NPU they are what the device itself goes by. An Ascend job without a
-    rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
+tells a rank and a size decides. Ascend's own variables come first: on an NPU they are what the
+device itself goes by. An Ascend job without a rank table (CM_CHIEF_IP, CM_WORKER_SIZE …) has no
 RANK_ID: the ranks are numbered when the devices have found each other. There the size is told, and
-    until the device is open its id stands for the rank.
+until the device is open its id stands for the rank.
 """
 from __future__ import annotations
 
@@ -17,20 +14,15 @@ import os
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
-
-from npu_overflow.dump.names import is_time_folder
-from npu_overflow.training.manifest import Manifest, read_manifests
+from typing import Any, Iterable, Mapping, Optional, Tuple
 
 __all__ = [
     "Ranks",
-    "has_judged",
-    "is_speaker",
     "numbered_by_device",
-    "peers",
     "prefix",
     "rank_folder",
     "ranks_of",
+    "shared_folder",
 ]
 
 #: (name of the rank, names of the size); TF_CONFIG is asked between Ascend's and the others
@@ -55,11 +47,6 @@ _JOBS: Tuple[Tuple[str, ...], ...] = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ("TORCHELASTIC_RUN_ID",),
 )
-
-#: without an id from the launcher, trainings of one size that began within this many seconds are
-#: taken for one job
-_TOGETHER = 600.0
-_MOST_FOLDERS = 1000
 
 
 @dataclass(frozen=True)
@@ -110,53 +97,10 @@ def prefix(ranks: Ranks) -> str:
     return "[rank %d] " % ranks.rank if ranks.several else ""
 
 
-def is_speaker(
-    ranks: Ranks, has_finding: bool, others: Iterable[Tuple[int, Optional[bool]]] = ()
-) -> Optional[bool]:
-    """Whether this rank prints its report: with several ranks only with a finding, and only the
-    lowest such rank; None: not known yet.
-
-    Args:
-        others: (rank, whether it has a finding, None where it is still looking) of the ranks whose
-            manifests are in reach, because the dump path is shared.
-    """
-    if not ranks.several:
-        return True
-    lower = [found for rank, found in others if rank < ranks.rank]
-    if not has_finding or any(lower):
-        return False
-    return None if None in lower else True
-
-
-def peers(dump_path: str, own: Manifest) -> List[Manifest]:
-    """The manifests of the other ranks of this job below a shared dump path, by rank; none where
-    each rank has its own folder."""
-    folders = [dump_path]
-    try:
-        with os.scandir(dump_path) as entries:
-            runs = sorted((entry.path for entry in entries if _is_run(entry)), reverse=True)
-            folders += runs[:_MOST_FOLDERS]
-    except OSError:
-        return []
-    found: Dict[int, Manifest] = {}
-    for folder in folders:
-        for manifest in read_manifests(folder):
-            if manifest.rank != own.rank and _same_job(manifest, own):
-                known = found.get(manifest.rank)
-                # one that a start before has left is older
-                if known is None or _order(known) < _order(manifest):
-                    found[manifest.rank] = manifest
-    return [found[rank] for rank in sorted(found)]
-
-
-def has_judged(other: Manifest, step: Optional[int]) -> bool:
-    """Whether a rank has analyzed its collection from training step ``step`` on, or will never.
-
-    The loss scale of all ranks falls at the same steps, so they collect at the same ones.
-    """
-    if other.ended or other.state == "off":
-        return True
-    return other.judged is not None and (step is None or other.judged >= step)
+def shared_folder(dump_path: str, ranks: Ranks) -> str:
+    """What holds the folders of all ranks: the dump path, or the one above a rank's own."""
+    own = ranks.several and os.path.basename(dump_path) == "rank_%d" % ranks.rank
+    return os.path.dirname(dump_path) if own else dump_path
 
 
 def _told(variables: Mapping[str, str]) -> Optional[Tuple[int, int]]:
@@ -220,20 +164,3 @@ def _run_id(variables: Mapping[str, str], size: int) -> str:
                 return text
             return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return "%s-%d-%s" % (time.strftime("%Y%m%d%H%M%S"), os.getpid(), uuid.uuid4().hex[:8])
-
-
-def _order(manifest: Manifest) -> Tuple[float, bool, int, bool]:
-    """Later is greater: a training writes its manifest where it collects, and that can be several
-    folders."""
-    judged = -1 if manifest.judged is None else manifest.judged
-    return manifest.started, manifest.ended, judged, manifest.finding is not None
-
-
-def _is_run(entry: os.DirEntry[str]) -> bool:
-    return is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)
-
-
-def _same_job(other: Manifest, own: Manifest) -> bool:
-    if other.world_size != own.world_size:
-        return False
-    return other.run_id == own.run_id or abs(other.started - own.started) < _TOGETHER

@@ -101,10 +101,6 @@ class Manifest:
             graph's folder of the same name is another step.
         remarks: (code, values) of sentences in the catalogue.
         reason: why a collection found nothing, e.g. "not_reproduced".
-        finding: the first overflowing operator of the last report ({"op_name", "op_type", "step"}),
-            or None.
-        judged: training step from which the last collection ran that has been analyzed, whatever it
-            found; None before the first.
         ended: the training has ended: no report will follow.
         request: what should be done in a new process ({"why", "step", …}), or None. Nothing is ever
             executed from it.
@@ -137,8 +133,6 @@ class Manifest:
     folder_steps: Dict[str, int] = field(default_factory=dict)
     remarks: List[Tuple[str, Dict[str, Any]]] = field(default_factory=list)
     reason: Optional[str] = None
-    finding: Optional[Dict[str, Any]] = None
-    judged: Optional[int] = None
     ended: bool = False
     request: Optional[Dict[str, Any]] = None
     reports: List[str] = field(default_factory=list, metadata=jsonform.accepts(_are_inside))

@@ -93,8 +93,6 @@ class Run:
         model = self._training.model
         if not self._choose(lambda: self._chosen.choose(may_open=model is None)):
             return
-        if self._training.world_size > 1:
-            self.record.write(self.collector)  # others on a shared path see this one
         if self._aloud:
             self._chosen.announce()
         self._restore()
@@ -253,7 +251,6 @@ class Run:
         self._chosen.announce()
         self._renew()
         self.machine.take(self.step)
-        self.delivery.listen()
         self._count(steps)
         self._restore()
         if finite is not None:

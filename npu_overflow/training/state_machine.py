@@ -163,13 +163,12 @@ class StateMachine:
         """
         self.change("reported", step)
         collector = self._chosen.now
-        since = step if self._collection is None else self._collection.step
         if not collector.in_background:
-            self._show(self._delivery.gather(collector, since), step, short)
+            self._show(self._delivery.gather(collector), step, short)
             return
         if not at_end:
             collector.seal()
-        self._delivery.gather_beside(collector, since)
+        self._delivery.gather_beside(collector)
         if at_end:
             self.take(step, wait=True, short=short, last=True)
 
@@ -207,7 +206,6 @@ class StateMachine:
         self.take(step, wait=True, short=failed, last=True)
         if self.state == "collecting" or (failed and self._salvaged()):
             self._deliver(step, short=failed, at_end=True)
-        self._delivery.listen_for_the_last_time(failed)
 
     def _salvaged(self) -> bool:
         """Whether a training that failed before its trigger has left something to analyze."""

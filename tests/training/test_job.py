@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.training.job import Ranks, is_speaker, prefix, rank_folder, ranks_of
+from npu_overflow.training.job import Ranks, prefix, rank_folder, ranks_of, shared_folder
 
 
 def tf_config(kind: str, index: Any, cluster: Any) -> Dict[str, str]:
@@ -109,21 +109,8 @@ def test_lines_carry_the_rank_where_there_are_several() -> None:
     assert prefix(Ranks()) == ""
 
 
-@pytest.mark.parametrize(
-    ("ranks", "finding", "others", "expected"),
-    [
-        (Ranks(), False, [], True),
-        (Ranks(rank=1, world_size=2), True, [], True),
-        (Ranks(rank=1, world_size=2), False, [], False),
-        (Ranks(rank=1, world_size=2), True, [(0, True)], False),
-        (Ranks(rank=1, world_size=2), True, [(0, False)], True),
-        (Ranks(rank=0, world_size=2), True, [(1, True), (0, True)], True),
-        # a lower one is still looking: wait; a higher one is none to wait for
-        (Ranks(rank=1, world_size=2), True, [(0, None)], None),
-        (Ranks(rank=2, world_size=3), True, [(0, None), (1, True)], False),
-        (Ranks(rank=0, world_size=2), True, [(1, None)], True),
-        (Ranks(rank=1, world_size=2), False, [(0, None)], False),
-    ],
-)
-def test_the_lowest_rank_with_a_finding_speaks(ranks: Ranks, finding: bool, others: Any, expected: bool) -> None:
-    assert is_speaker(ranks, finding, others) is expected
+def test_the_folder_that_all_ranks_share() -> None:
+    ranks = Ranks(rank=3, world_size=8)
+    assert shared_folder(rank_folder("dump", ranks), ranks) == "dump"
+    assert shared_folder("given", ranks) == "given"
+    assert shared_folder("rank_0", Ranks()) == "rank_0"

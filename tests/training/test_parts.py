@@ -46,15 +46,14 @@ def test_what_is_said_once_is_said_once(capsys: Any, monkeypatch: Any) -> None:
         loud.say("watch.step_outside", always=True)
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.startswith("[rank 3] npu_overflow: ")
-    assert loud.prefixed("a\n\nb\n") == "[rank 3] a\n\n[rank 3] b\n"
 
 
 def test_a_collection_is_analyzed_saved_and_shown(tmp_path: Path, capsys: Any) -> None:
     told: List[Report] = []
     made, manifest = delivery(tmp_path, on_report=told.append, on_overflow="stop")
-    gathered = made.gather(Empty(), since=4)
+    gathered = made.gather(Empty())
     assert gathered is not None and gathered.path == str(tmp_path / "report.txt")
-    assert manifest.judged == 4 and manifest.finding is None
+    assert manifest.reports[-1] == "report.txt"
     assert made.reports == [] and not made.stop_requested
     made.show(gathered, step=9)
     assert made.reports == told == [gathered.report] and made.stop_requested
@@ -63,12 +62,12 @@ def test_a_collection_is_analyzed_saved_and_shown(tmp_path: Path, capsys: Any) -
 
 def test_nothing_collected_is_no_report(tmp_path: Path) -> None:
     made, _ = delivery(tmp_path)
-    assert made.gather(NoCollector(), since=0) is None and not any(tmp_path.iterdir())
+    assert made.gather(NoCollector()) is None and not any(tmp_path.iterdir())
 
 
 def test_a_report_made_beside_the_training_is_taken_once(tmp_path: Path) -> None:
     made, _ = delivery(tmp_path)
-    made.gather_beside(Empty(), since=0)
+    made.gather_beside(Empty())
     assert made.is_busy
     (gathered,) = made.take(Empty(), wait=True)
     assert isinstance(gathered, Gathered) and not made.is_busy and made.take(Empty()) == []
@@ -76,7 +75,7 @@ def test_a_report_made_beside_the_training_is_taken_once(tmp_path: Path) -> None
 
 def test_a_failing_listener_of_the_users_is_logged(tmp_path: Path, caplog: Any) -> None:
     made, _ = delivery(tmp_path, verbose=0, on_report=lambda report: 1 / 0)
-    gathered = made.gather(Empty(), since=0)
+    gathered = made.gather(Empty())
     assert gathered is not None
     made.show(gathered, step=1)
     assert len(caplog.records) == 1 and made.reports
