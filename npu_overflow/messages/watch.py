@@ -53,6 +53,20 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "{overflowing} of {steps} {steps:step|steps} overflowed while the loss scale settled at {scale}, none since: nothing to do.",
         "{steps} 步中有 {overflowing} 步溢出，均发生在 loss scale 回落到 {scale} 的过程中，此后没有溢出，无需处理。",
     ),
+    "watch.spoiled": (
+        "the state variable {name} holds Inf or NaN ({count} {count:variable|variables} in all): "
+        "a step that overflows is skipped for the weights only, what else it wrote stays. Set it "
+        "to a finite value, or go back to a checkpoint from before the overflow.",
+        "状态变量 {name} 含有 Inf 或 NaN（共 {count} 个变量）：溢出的训练步只跳过权重更新，其写入的其他状态会保留。请将其设为有限值，或恢复到溢出之前的检查点。",
+    ),
+    "watch.spoiled.normalization": (
+        "the moving statistics {name} hold Inf or NaN ({count} {count:variable|variables} in all): "
+        "a step that overflows is skipped for the weights only, its statistics stay. Training goes "
+        "on well, and inference gives NaN. Set them back (mean 0, variance 1) and train for some "
+        "more steps, or go back to a checkpoint from before the overflow.",
+        "归一化的滑动统计量 {name} 含有 Inf 或 NaN（共 {count} 个变量）：溢出的训练步只跳过权重更新，其统计量会保留。训练看似正常，推理却得到 NaN。"
+        "请将其重置（均值 0、方差 1）并再训练若干步，或恢复到溢出之前的检查点。",
+    ),
     "watch.rate.warmup": (
         "all of them within the warm-up, where a loss scale that begins too high may settle, so nothing was collected. "
         "To find the operator nevertheless: warmup=0, or at_steps=[{step}] for a step that overflowed.",

@@ -14,6 +14,7 @@ from npu_overflow.training import job, reports_io
 from npu_overflow.training.console import Console, Script, ignore_closed_stream
 from npu_overflow.training.job import Ranks
 from npu_overflow.training.record import RunRecord
+from npu_overflow.training.spoiled import Spoiled
 
 __all__ = ["Delivery", "Gathered"]
 
@@ -60,6 +61,7 @@ class Delivery:
     Attributes:
         reports: every Report shown, oldest first.
         stop_requested: a report was made under ``on_overflow="stop"``.
+        spoiled: state beside the weights that the next report says is lost.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Delivery:
     ) -> None:
         self.reports: List[Report] = []
         self.stop_requested = False
+        self.spoiled: Optional[Spoiled] = None
         self._training, self._ranks, self._record = training, ranks, record
         self._console, self._board, self._script = console, board, script
         self._last_culprit = script.culprit
@@ -100,6 +103,8 @@ class Delivery:
         collector.stop()
         manifest, tree = self._record.manifest, collector.tree
         manifest.remarks = [(code, dict(values)) for code, values in collector.remarks]
+        if self.spoiled is not None:
+            manifest.remarks.append((self.spoiled.code, self.spoiled.values))
         manifest.reason = collector.reason
         if tree is None and collector.reason is None:
             return None

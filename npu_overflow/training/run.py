@@ -17,6 +17,7 @@ from npu_overflow.training.job import Ranks
 from npu_overflow.training.manifest import Manifest
 from npu_overflow.training.record import RunRecord
 from npu_overflow.training.restart import Restart
+from npu_overflow.training.spoiled import StateVariables
 from npu_overflow.training.state_machine import StateMachine
 from npu_overflow.training.surroundings import Surroundings
 from npu_overflow.training.tracked import TrackedOptimizers
@@ -57,7 +58,7 @@ class Run:
         self.console = Console(self.options, job.prefix(ranks))
         training.say, training.fail = self.console.say, self.fail
         self._training, self._board, self._seen, self._aloud = training, board, seen, aloud
-        self._surroundings = Surroundings()
+        self._surroundings, self._state = Surroundings(), StateVariables()
         self.optimizers = TrackedOptimizers(
             self.options, self.console, self._surroundings.is_settled
         )
@@ -73,6 +74,7 @@ class Run:
             self.record,
             self.delivery,
             self._restart,
+            self._state,
             self.console,
             board,
         )
@@ -96,6 +98,7 @@ class Run:
         if self._aloud:
             self._chosen.announce()
         self._restore()
+        self._state.of_model(model)
         for optimizer in self.optimizers.find(model):
             self.add_optimizer(optimizer)
 
@@ -133,8 +136,9 @@ class Run:
             if machine.state != "off" and not failed:
                 self._last_loss_seen()
                 self.optimizers.late_signs(len(self.collector.overflow_signs(self.step, 0)))
+                spoiled = machine.look_at_state()
                 calm = machine.state == "watching" and not self.delivery.made
-                self.optimizers.say_rates(calm, machine.drops)
+                self.optimizers.say_rates(calm, machine.drops, spoiled)
                 if self.step == 0 and not self.optimizers.items and self._aloud:
                     self.console.say("watch.no_optimizer", always=True)
         finally:
@@ -240,6 +244,10 @@ class Run:
         """Steps that optimizers made since the last step that ended; 0 where none did."""
         steps, unchecked = self.optimizers.steps_made(), self.step - self._checked
         return max(0, steps - unchecked) if self._chosen.check_every > 1 else steps
+
+    def function_called(self, call: Any) -> None:
+        """A tf.function of a loop of the user's own was called."""
+        self._state.of_call(call)
 
     def step_finished(self) -> None:
         """A step of a loop of the user's own has ended; ``after_steps`` follows."""

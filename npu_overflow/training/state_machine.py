@@ -15,6 +15,7 @@ from npu_overflow.training.delivery import Delivery, Gathered
 from npu_overflow.training.policy import Observation
 from npu_overflow.training.record import RunRecord
 from npu_overflow.training.restart import Restart
+from npu_overflow.training.spoiled import Spoiled, StateVariables
 from npu_overflow.training.tracked import TrackedOptimizers
 
 __all__ = ["StateMachine"]
@@ -40,6 +41,7 @@ class StateMachine:
         record: the manifest, written at every change of state.
         delivery: gets what was collected.
         restart: asked where collecting takes a new process.
+        variables: the state beside the weights.
         console: says what happens.
         board: TensorBoard's files.
 
@@ -55,12 +57,14 @@ class StateMachine:
         record: RunRecord,
         delivery: Delivery,
         restart: Restart,
+        variables: StateVariables,
         console: Console,
         board: Board,
     ) -> None:
         self._training, self._options, self._chosen = training, training.options, chosen
         self._optimizers, self._record, self._delivery = optimizers, record, delivery
         self._restart, self._console, self._board = restart, console, board
+        self._variables = variables
         self._collection: Optional[_Collection] = None
         self.ended = False
 
@@ -163,6 +167,7 @@ class StateMachine:
         """
         self.change("reported", step)
         collector = self._chosen.now
+        self._delivery.spoiled = self.look_at_state()
         if not collector.in_background:
             self._show(self._delivery.gather(collector), step, short)
             return
@@ -192,6 +197,12 @@ class StateMachine:
         self.change("watching", step)
         if not short:  # an exception ended the training: nobody has looked for further steps
             self._console.say("watch.nothing_collected" + (".end" if self.ended else ""))
+
+    def look_at_state(self) -> Optional[Spoiled]:
+        """What steps that overflowed have spoiled for good besides the weights."""
+        if not self._optimizers.have_overflowed:
+            return None
+        return self._variables.spoiled(self._training.model)
 
     # --- a training pauses or ends
 

@@ -138,7 +138,7 @@ class StepDetector:
         self._before_function(call)
         args, kwargs = call.arguments()
         result = proceed(*args, **kwargs)
-        self._after_function()
+        self._after_function(call)
         return result
 
     @never_raises
@@ -150,7 +150,9 @@ class StepDetector:
             collector.before_function(call, self._listener.run.step)
 
     @never_raises
-    def _after_function(self) -> None:
+    def _after_function(self, call: Any = None) -> None:
+        if call is not None:
+            self._listener.run.function_called(call)
         steps = self._listener.run.steps_moved()
         if steps:
             self._listener.run.step_finished()

@@ -10,6 +10,7 @@ from npu_overflow.training.console import Console
 from npu_overflow.training.loss_scale import Reader, Reading
 from npu_overflow.training.options import WatchOptions
 from npu_overflow.training.policy import Observation, Policy
+from npu_overflow.training.spoiled import Spoiled
 
 __all__ = ["ToldSteps", "TrackedOptimizer", "TrackedOptimizers"]
 
@@ -243,10 +244,19 @@ class TrackedOptimizers:
         return [policy for _, policy in self._parked]
 
     @property
+    def _all_policies(self) -> List[Policy]:
+        return [*self._finished, *self.policies, *self._parked_policies]
+
+    @property
     def rate(self) -> Optional[float]:
         """Overflowing steps as a part of all, of the worst; None where none is watched."""
         known = [*self.policies, *self._parked_policies]
         return max([policy.rate for policy in known], default=None)
+
+    @property
+    def have_overflowed(self) -> bool:
+        """Whether any step was seen to overflow."""
+        return any(policy.overflowing_steps for policy in self._all_policies)
 
     @property
     def guarded(self) -> bool:
@@ -289,16 +299,18 @@ class TrackedOptimizers:
 
     def late_signs(self, count: int) -> None:
         """So many overflow records of a device have come after the last check."""
-        for policy in [*self._finished, *self.policies, *self._parked_policies]:
+        for policy in self._all_policies:
             if policy.was_told:
                 policy.lost(count)
 
-    def say_rates(self, calm: bool, drops: List[Tuple[int, float, float]]) -> None:
+    def say_rates(
+        self, calm: bool, drops: List[Tuple[int, float, float]], spoiled: Optional[Spoiled]
+    ) -> None:
         """At the end: how many steps overflowed; ``calm``: nothing was ever collected."""
-        policies, say = [*self._finished, *self.policies, *self._parked_policies], self._console.say
+        policies, say = self._all_policies, self._console.say
         for policy in policies:
             overflowing, steps = policy.overflowing_steps, policy.steps
-            if calm and policy.settled_at is not None:
+            if calm and policy.settled_at is not None and spoiled is None:
                 scale = "%g" % policy.settled_at
                 say("watch.rate.settled", overflowing=overflowing, steps=steps, scale=scale)
             elif overflowing:
@@ -307,6 +319,8 @@ class TrackedOptimizers:
                 say(code, overflowing=overflowing, steps=steps, percent=percent)
         if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
             say("watch.rate.warmup", step=drops[-1][0] if drops else "…")
+        if spoiled is not None:
+            say(spoiled.code, **spoiled.values)
 
     # --- the loss, where nothing guards the weights
 
