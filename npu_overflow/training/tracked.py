@@ -10,7 +10,6 @@ from npu_overflow.training.console import Console
 from npu_overflow.training.loss_scale import Reader, Reading
 from npu_overflow.training.options import WatchOptions
 from npu_overflow.training.policy import Observation, Policy
-from npu_overflow.training.spoiled import Spoiled
 
 __all__ = ["ToldSteps", "TrackedOptimizer", "TrackedOptimizers"]
 
@@ -304,13 +303,19 @@ class TrackedOptimizers:
                 policy.lost(count)
 
     def say_rates(
-        self, calm: bool, drops: List[Tuple[int, float, float]], spoiled: Optional[Spoiled]
+        self, calm: bool, drops: List[Tuple[int, float, float]], whole: bool = True
     ) -> None:
-        """At the end: how many steps overflowed; ``calm``: nothing was ever collected."""
+        """At the end: how many steps overflowed.
+
+        Args:
+            calm: nothing was ever collected.
+            drops: falls of the loss scale.
+            whole: no overflow has left anything behind.
+        """
         policies, say = self._all_policies, self._console.say
         for policy in policies:
             overflowing, steps = policy.overflowing_steps, policy.steps
-            if calm and policy.settled_at is not None and spoiled is None:
+            if calm and whole and policy.settled_at is not None:
                 scale = "%g" % policy.settled_at
                 say("watch.rate.settled", overflowing=overflowing, steps=steps, scale=scale)
             elif overflowing:
@@ -319,8 +324,6 @@ class TrackedOptimizers:
                 say(code, overflowing=overflowing, steps=steps, percent=percent)
         if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
             say("watch.rate.warmup", step=drops[-1][0] if drops else "…")
-        if spoiled is not None:
-            say(spoiled.code, **spoiled.values)
 
     # --- the loss, where nothing guards the weights
 

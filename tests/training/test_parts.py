@@ -129,6 +129,7 @@ class Listener(StepListener):
             look_for_optimizers=lambda: self.heard.append("look"),
             step_begins=lambda steps=1: self.heard.append("begins %d" % steps),
             steps_moved=lambda: self.moved,
+            function_called=lambda call: self.heard.append("called"),
             step_finished=lambda: self.heard.append("finished"),
             step_told=lambda scale, finite: self.heard.append("told %s %s" % (scale, finite)),
         )
@@ -151,7 +152,8 @@ def test_a_call_is_a_step_where_an_optimizer_moved(moved: int) -> None:
     listener = Listener(moved)
     call = SimpleNamespace(arguments=lambda: ((1,), {}))
     assert StepDetector(listener).function_call(call, lambda value: value + 1) == 2
-    assert listener.heard == ["look", "begins 1"] + (["finished", "after 2"] if moved else [])
+    moves = ["finished", "after 2"] if moved else []
+    assert listener.heard == ["look", "begins 1", "called", *moves]
 
 
 def test_a_marked_step_ends_once_whatever_moved_inside() -> None:
@@ -163,7 +165,7 @@ def test_a_marked_step_ends_once_whatever_moved_inside() -> None:
     call = SimpleNamespace(arguments=lambda: ((), {}))
     with detector.marked_step():
         detector.function_call(call, lambda: None)
-    assert listener.heard[3:] == ["look", "begins 1", "look", "begins 1", "finished", "after 1"]
+    assert listener.heard[3:] == ["look", "begins 1", "look", "begins 1", "called", "finished", "after 1"]
 
 
 def test_a_step_outside_a_training_is_the_users_alone() -> None:
