@@ -40,7 +40,7 @@ def manifest(**more: Any) -> Manifest:
         "state": "reported", "state_history": [(1, "watching"), (4, "collecting")], "optimizers": [{"name": "Adam", "family": "keras", "dynamic": True}],
         "drops": [(3, 65536.0, 32768.0), (4, 32768.0, 16384.0)], "rate": 0.25, "trigger": {"step": 4, "optimizer": "Adam", "reason": "patience"},
         "kept_steps": [4], "kept_folders": ["0/graph/1/4"], "train_steps": {4: 104}, "remarks": [("remark.unfinished", {"step": "3"})],
-        "finding": {"op_name": "model/mul", "op_type": "Mul", "step": 4}, "request": {"why": "restart", "step": 4}, "reports": ["report.json"],
+        "request": {"why": "restart", "step": 4}, "reports": ["report.json"],
     }
     facts.update(more)
     return Manifest(**facts)

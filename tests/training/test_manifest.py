@@ -250,8 +250,9 @@ def test_a_missing_folder_holds_none(tmp_path: Path) -> None:
     assert read_manifests(str(tmp_path / "missing")) == []
 
 
-def test_fields_of_later_versions_are_ignored_and_missing_ones_have_defaults(tmp_path: Path) -> None:
-    put(tmp_path, {"schema": 7, "something_new": [1], "rank": 2, "rate": "nan"}, "session-2.json")
+def test_fields_of_other_versions_are_ignored_and_missing_ones_have_defaults(tmp_path: Path) -> None:
+    old = {"finding": {"op_name": "a"}, "judged": 3, "ended": True}
+    put(tmp_path, {"schema": 7, "something_new": [1], "rank": 2, "rate": "nan", **old}, "session-2.json")
     (manifest,) = read_manifests(str(tmp_path))
     assert (manifest.schema, manifest.rank, manifest.state) == (7, 2, "watching")
     assert manifest.rate is not None and manifest.rate != manifest.rate

@@ -9,12 +9,12 @@ import pytest
 
 from npu_overflow.collect.base import NoCollector, Training
 from npu_overflow.errors import CannotCollect
-from npu_overflow.report.model import Report
+from npu_overflow.report.model import Operator, Report
 from npu_overflow.report.tensorboard import Board
 from npu_overflow.training import console, restart
 from npu_overflow.training.console import Console, Script
 from npu_overflow.training.delivery import Delivery, Gathered
-from npu_overflow.training.job import Ranks
+from npu_overflow.training.job import Ranks, prefix
 from npu_overflow.training.manifest import Manifest
 from npu_overflow.training.options import WatchOptions
 from npu_overflow.training.record import RunRecord
@@ -29,12 +29,13 @@ class Empty(NoCollector):
     reason = "not_reproduced"
 
 
-def delivery(folder: Path, **options: Any) -> Tuple[Delivery, Manifest]:
+def delivery(folder: Path, ranks: Any = None, **options: Any) -> Tuple[Delivery, Manifest]:
+    ranks = ranks or Ranks()
     given = WatchOptions(dump_path=str(folder), **options)
-    said, manifest = Console(given), Manifest()
+    said, manifest = Console(given, prefix(ranks)), Manifest()
     training = Training(given, str(folder))
     record = RunRecord(manifest, training, TrackedOptimizers(given, said, True), said)
-    made = Delivery(training, Ranks(), record, said, Board(), Script())
+    made = Delivery(training, ranks, record, said, Board(), Script())
     return made, manifest
 
 
@@ -58,6 +59,24 @@ def test_a_collection_is_analyzed_saved_and_shown(tmp_path: Path, capsys: Any) -
     made.show(gathered, step=9)
     assert made.reports == told == [gathered.report] and made.stop_requested
     assert "npu-overflow analyze" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({"operators": (Operator("MatMul", "net/hot"),), "first_index": 0}, "MatMul net/hot over"),
+        ({"reason": "other_rank"}, "the loss scale fell because of another rank's overflow"),
+        ({"reason": "not_reproduced"}, None),
+    ],
+)
+def test_of_several_ranks_each_says_one_line_at_most(
+    tmp_path: Path, capsys: Any, report: Any, said: Any
+) -> None:
+    made, _ = delivery(tmp_path / "rank_1", Ranks(rank=1, world_size=2), language="en")
+    made.show(Gathered(Report(path="dump", version="1", **report), None, "dump"), step=9)
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == (said is not None)
+    assert said is None or printed.err.startswith("[rank 1] npu_overflow: step 9: " + said)
 
 
 def test_nothing_collected_is_no_report(tmp_path: Path) -> None:
