@@ -21,13 +21,12 @@ INTRO = {
 }
 
 #: in the order in which people meet them
-NAMES = ("OverflowWatch", "overflow_dump", "analyze", "npu_device_dump_config", "Report", "Operator", "TensorSummary", "NpuOverflowError", "UsageError",
-         "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra")
+NAMES = ("OverflowWatch", "overflow_dump", "WatchOptions", "analyze", "npu_device_dump_config", "Report", "Operator", "TensorSummary",
+         "NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra")
 
 
 def page(language: str) -> str:
     import npu_overflow
-    from npu_overflow.training.options import WatchOptions
 
     missing = set(npu_overflow.__all__) - {*NAMES, "__version__"}
     assert not missing, missing
@@ -39,8 +38,6 @@ def page(language: str) -> str:
         if inspect.isfunction(value):
             lines += ["```text", name + _signature(value), "```", ""]
         lines += _doc(value)
-        if name == "OverflowWatch":
-            lines += ["### WatchOptions", ""] + _doc(WatchOptions)
         if inspect.isclass(value) and not issubclass(value, Exception):
             lines += _members(name, value)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from npu_overflow.collect.ascend.device import npu_device_dump_config
     from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
     from npu_overflow.report.model import Operator, Report, TensorSummary
+    from npu_overflow.training.options import WatchOptions
     from npu_overflow.training.watch import OverflowWatch, overflow_dump
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Report",
     "TensorSummary",
     "UsageError",
+    "WatchOptions",
     "__version__",
     "analyze",
     "npu_device_dump_config",
@@ -46,6 +48,7 @@ __all__ = [
 _HOMES: Dict[str, str] = {
     "OverflowWatch": "training.watch",
     "overflow_dump": "training.watch",
+    "WatchOptions": "training.options",
     "npu_device_dump_config": "collect.ascend.device",
     "analyze": "analysis.analyzer",
     "Report": "report.model",
@@ -71,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> List[str]:
-    return sorted(set(globals()) | set(__all__))
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -9,9 +9,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import inspect
 import math
+import os
+import sys
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    cast,
+)
 
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.report.model import Report
@@ -22,15 +38,60 @@ from npu_overflow.training.session import Session
 __all__ = ["OverflowWatch", "overflow_dump"]
 
 
-class OverflowWatch:
+Init = TypeVar("Init", bound=Callable[..., None])
+
+
+def _by_keyword(signature: Init) -> Init:
+    """A constructor that people, editors and type checkers see with this signature; a name that is
+    not in it is refused with those that are."""
+
+    @functools.wraps(signature)
+    def init(self: Any, **given: Any) -> None:
+        self._start(WatchOptions.of(**given))
+
+    return cast(Init, init)
+
+
+class _Watched:
+    """What both entry points are made with; the defaults are those of ``WatchOptions``."""
+
+    @_by_keyword
+    def __init__(
+        self,
+        *,
+        patience: int = 5,
+        window: int = 100,
+        warmup: int = 20,
+        min_scale: float = 1.0,
+        at_steps: Union[int, Iterable[int]] = (),
+        check_every: Union[int, str] = "auto",
+        keep: int = 3,
+        max_collect_steps: int = 20,
+        max_collect_seconds: float = 300.0,
+        max_reports: int = 5,
+        limit: int = 3,
+        dump_path: Union[str, os.PathLike[str], None] = None,
+        max_disk: Union[int, str] = 2000000000,
+        max_memory: Union[int, str] = 256000000,
+        collector: Any = "auto",
+        on_overflow: str = "report",
+        on_report: Optional[Callable[[Report], None]] = None,
+        optimizer: Any = None,
+        restore: bool = False,
+        tensorboard_dir: Union[str, os.PathLike[str], None] = None,
+        language: Optional[str] = None,
+        verbose: int = 1,
+    ) -> None:
+        pass
+
+
+class OverflowWatch(_Watched):
     """A Keras callback that watches the loss scale and, after repeated overflows, reports the
-    operator that overflows first.
+    operator that overflows first. ``isinstance`` takes it for a callback of every Keras that is
+    loaded.
 
     Example:
         ``model.fit(data, callbacks=[npu_overflow.OverflowWatch()])``
-
-    Args:
-        options: see ``WatchOptions``; all by keyword.
 
     Raises:
         UsageError: an unknown option, or a value that is not accepted.
@@ -42,11 +103,8 @@ class OverflowWatch:
     _keras_api_names = ()
     async_safe = False
 
-    def __init__(self, **options: Any) -> None:
-        self._start(Session(WatchOptions.of(**options)))
-
-    def _start(self, session: Session) -> None:
-        self._session = session
+    def _start(self, options: WatchOptions) -> None:
+        self._session = Session(options)
         self.model: Any = None
         self.params: Dict[str, Any] = {}
         self._lasting = False  # several calls of ``fit`` with one model are one training
@@ -63,10 +121,33 @@ class OverflowWatch:
         stay the same objects."""
         return self._anew(lambda more: copy.deepcopy(more, memo))
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """Pickled as its options and what a class of the user's adds: a fresh watch."""
+        options = self._session.options
+        started = vars(OverflowWatch._of(options))
+        own = {name: value for name, value in vars(self).items() if name not in started}
+        return _unpickled, (type(self), options, own)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Type[Any]:
+        """What ``isinstance`` asks: a class that is a callback of every Keras that is loaded."""
+        return _as_callback(type(self), _callback_classes())
+
+    @classmethod
+    def _of(cls, options: WatchOptions) -> OverflowWatch:
+        made = cls.__new__(cls)
+        made._start(options)
+        return made
+
+    def __repr__(self) -> str:
+        """What it is doing, and what it has found."""
+        found = [report.first for report in self.reports]
+        names = ", ".join("%s %s" % (item.op_type, item.op_name) for item in found if item)
+        return "OverflowWatch(%s%s)" % (self.state, ": " + names if names else "")
+
     def _anew(self, copied: Callable[[Dict[str, Any]], Dict[str, Any]]) -> OverflowWatch:
         """A fresh watch; ``copied`` copies what a class of the user's adds."""
-        fresh = type(self).__new__(type(self))
-        fresh._start(Session(self._session.options))
+        fresh = type(self)._of(self._session.options)
         known, own = vars(fresh), vars(self)
         known.update(copied({name: own[name] for name in own if name not in known}))
         return fresh
@@ -186,18 +267,45 @@ class OverflowWatch:
         return False
 
 
-class overflow_dump:
+def _unpickled(
+    cls: Type[OverflowWatch], options: WatchOptions, own: Dict[str, Any]
+) -> OverflowWatch:
+    made = cls._of(options)
+    vars(made).update(own)
+    return made
+
+
+def _callback_classes() -> Tuple[type, ...]:
+    """``Callback`` of each Keras that is loaded, each once."""
+    found = []
+    for name in ("keras", "tf_keras"):
+        loaded = getattr(sys.modules.get(name), "callbacks", None)
+        kind = getattr(loaded, "Callback", None)
+        if isinstance(kind, type) and kind not in found:
+            found.append(kind)
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=None)
+def _as_callback(cls: Any, callbacks: Tuple[type, ...]) -> Type[Any]:
+    """``cls``, or where callbacks are given a class that is each of them, too."""
+    if not callbacks:
+        return cls
+    return type(cls.__name__, (cls, *callbacks), {"__module__": cls.__module__})
+
+
+class overflow_dump(_Watched):
     """Watches a training loop of any kind: ``with npu_overflow.overflow_dump(): train()``.
 
     Calls of tf.functions that move an optimizer are the training steps; ``fit`` inside is seen too.
     Yields the watch.
 
-    Args:
-        options: as for ``OverflowWatch``.
+    Raises:
+        UsageError: an unknown option, or a value that is not accepted.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._watch = OverflowWatch(**options)
+    def _start(self, options: WatchOptions) -> None:
+        self._watch = OverflowWatch._of(options)
 
     def __enter__(self) -> OverflowWatch:
         session = self._watch._session
@@ -214,3 +322,8 @@ class overflow_dump:
         session = self._watch._session
         session.steps.remove()
         session.end(failed=kind is not None and not issubclass(kind, SystemExit))
+
+
+for _entry in (OverflowWatch, overflow_dump) if WatchOptions.__doc__ else ():  # not under -OO
+    _meaning = inspect.cleandoc(WatchOptions.__doc__ or "").partition("Args:\n")[2]
+    _entry.__doc__ = "%s\n\nArgs:\n%s" % (inspect.cleandoc(_entry.__doc__ or ""), _meaning)
