@@ -131,7 +131,8 @@ class OverflowWatch(_Watched):
     @property  # type: ignore[misc]
     def __class__(self) -> Type[Any]:
         """What ``isinstance`` asks: a class that is a callback of every Keras that is loaded."""
-        return _as_callback(type(self), _callback_classes())
+        own: Any = type(self)
+        return _as_callback(own, _callback_classes())
 
     @classmethod
     def _of(cls, options: WatchOptions) -> OverflowWatch:
@@ -287,7 +288,7 @@ def _callback_classes() -> Tuple[type, ...]:
 
 
 @functools.lru_cache(maxsize=None)
-def _as_callback(cls: Any, callbacks: Tuple[type, ...]) -> Type[Any]:
+def _as_callback(cls: Type[Any], callbacks: Tuple[type, ...]) -> Type[Any]:
     """``cls``, or where callbacks are given a class that is each of them, too."""
     if not callbacks:
         return cls
