@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager, List, Mapping, Optional, Seque
 
 from npu_overflow.training.loss_scale import Reader
 from npu_overflow.training.options import WatchOptions
-from npu_overflow.training.tracked import TrackedOptimizer
+from npu_overflow.training.tracked import TrackedOptimizer, in_use
 
 __all__ = ["Collector", "NoCollector", "Training", "adapted"]
 
@@ -45,8 +45,8 @@ class Training:
 
     @property
     def readers(self) -> List[Reader]:
-        """What reads the loss scale of each optimizer."""
-        return [item.reader for item in self.optimizers]
+        """What reads the loss scale of each optimizer that trains."""
+        return [item.reader for item in in_use(self.optimizers)]
 
 
 class Collector(abc.ABC):

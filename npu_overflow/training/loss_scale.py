@@ -294,17 +294,19 @@ def _saturates() -> bool:
 
 
 def find_in_model(model: Any) -> List[Any]:
-    """The optimizers of a Keras model: the one it was compiled with, and loss-scale optimizers
-    among its attributes (a GAN has several)."""
-    found: List[Any] = []
+    """The optimizers of a Keras model: the one it was compiled with, and those among its attributes
+    (a GAN has several). Beside those, one without loss scaling that ``compile`` made by itself
+    says nothing."""
     compiled = _attribute(model, "optimizer")
-    for item in [compiled, *_own(model).values()]:
-        parts = _chain(item) if _is_optimizer(item) else ()
-        inner = next((part for part in parts if _is_scaling(part)), None)
-        chosen = inner if inner is not None else compiled if item is compiled else None
-        if chosen is not None and not any(chosen is known for known in found):
-            found.append(chosen)
-    return found
+    chains = [list(_chain(item)) for item in (compiled, *_own(model).values()) if _is_optimizer(item)]
+    inside = {id(part) for chain in chains for part in chain[1:]}
+    outer = {id(chain[0]): chain for chain in chains if id(chain[0]) not in inside}
+    scaling = {key: next(filter(_is_scaling, chain), None) for key, chain in outer.items()}
+    found = {id(item): item for key, item in scaling.items() if item is not None}
+    plain = [chain[0] for key, chain in outer.items() if scaling[key] is None]
+    if len(plain) + len(found) > 1:
+        plain = [item for item in plain if item is not compiled]
+    return [*found.values(), *plain]
 
 
 def find_optimizers() -> List[Any]:

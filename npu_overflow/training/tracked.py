@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from npu_overflow.training import loss_scale
 from npu_overflow.training.console import Console
@@ -11,7 +11,7 @@ from npu_overflow.training.loss_scale import Reader, Reading
 from npu_overflow.training.options import WatchOptions
 from npu_overflow.training.policy import Observation, Policy
 
-__all__ = ["ToldSteps", "TrackedOptimizer", "TrackedOptimizers"]
+__all__ = ["ToldSteps", "TrackedOptimizer", "TrackedOptimizers", "in_use"]
 
 
 def _policy(options: WatchOptions, **about: Any) -> Policy:
@@ -24,10 +24,14 @@ class TrackedOptimizer:
     Args:
         reader: reads its loss scale.
         policy: judges what the reader reads.
+
+    Attributes:
+        moved: it has been seen to apply gradients, or to skip a step.
     """
 
     def __init__(self, reader: Reader, policy: Policy) -> None:
         self.reader, self.policy = reader, policy
+        self.moved = False
 
     @classmethod
     def begun(cls, reader: Reader, options: WatchOptions, step: int) -> TrackedOptimizer:
@@ -80,7 +84,9 @@ class TrackedOptimizer:
         """
         known = None if self.reader.guarded else finite
         told = signs if self.sees_no_overflow else ()
-        return self.policy.check_scale(step, steps, self.reader.read(), known, told)
+        reading = self.reader.read()
+        self.moved = self.moved or reading != self.policy.previous
+        return self.policy.check_scale(step, steps, reading, known, told)
 
     def device_became_default(self) -> None:
         """Only now is it known what the optimizer sees of an Ascend device."""
@@ -96,6 +102,12 @@ class TrackedOptimizer:
             return 1
         skipped = 0 if self.reader.counts_skipped_steps else previous.halvings(reading)
         return max(1, reading.iterations - previous.iterations + skipped)
+
+
+def in_use(items: Sequence[TrackedOptimizer]) -> Sequence[TrackedOptimizer]:
+    """Those that train, as far as that has been seen: a model can be compiled with an optimizer
+    that its own ``train_step`` never asks."""
+    return [item for item in items if item.moved] or items
 
 
 class ToldSteps:
@@ -150,6 +162,7 @@ class TrackedOptimizers:
         self._finished: List[Policy] = []
         self._parked: List[Tuple[weakref.ReferenceType[Any], Policy]] = []
         self._made: List[Any] = []
+        self._said: Set[Tuple[Optional[str], str]] = set()  # remarks, with names of optimizers
         self._modules = 0
         self._loss_was_bad = False
         self._lost_since: Optional[int] = None  # the step after the last whose loss was not finite
@@ -190,7 +203,9 @@ class TrackedOptimizers:
         return item
 
     def _say_remark(self, item: TrackedOptimizer) -> None:
-        if item.remark is not None:
+        remark = item.remark, item.reader.name
+        if item.remark is not None and remark not in self._said:
+            self._said.add(remark)
             always = item.remark == "watch.blind"
             self._console.say(item.remark, always=always, optimizer=item.reader.name)
 
@@ -260,7 +275,7 @@ class TrackedOptimizers:
     @property
     def guarded(self) -> bool:
         """Whether any optimizer skips a step whose gradients are not finite."""
-        return any(item.reader.guarded for item in self.items)
+        return any(item.reader.guarded for item in in_use(self.items))
 
     @property
     def see_no_overflow(self) -> bool:
@@ -330,7 +345,9 @@ class TrackedOptimizers:
     @property
     def needs_loss(self) -> bool:
         """Whether the loss is asked for: where no loss scale tells, and it still says something."""
-        return not self._loss_was_bad and not self.guarded
+        used = in_use(self.items)
+        unguarded = not used or any(not item.reader.guarded for item in used)
+        return unguarded and not self._loss_was_bad
 
     def epoch_begins(self) -> None:
         """Keras starts its running mean of the loss again: after one non-finite step it says

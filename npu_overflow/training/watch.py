@@ -241,14 +241,15 @@ class OverflowWatch(_Watched):
             self._session.end()
 
     def _loss_is_finite(self, logs: Any) -> Optional[bool]:
-        """Whether the loss is finite, asked only where nothing else tells (asking waits for the
-        step)."""
-        if not self._session.needs_loss or not isinstance(logs, dict) or "loss" not in logs:
+        """Whether every loss is finite, under whatever name it is logged (``d_loss``); asked only
+        where nothing else tells (asking waits for the step)."""
+        if not self._session.needs_loss or not isinstance(logs, dict):
             return None
         try:
-            return math.isfinite(float(logs["loss"]))
+            losses = [float(value) for name, value in logs.items() if "loss" in name.lower()]
         except (TypeError, ValueError):
             return None
+        return all(map(math.isfinite, losses)) if losses else None
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
         """Hooks of Keras that are of no interest here."""
