@@ -126,7 +126,10 @@ class _Analysis:
         self.problems: List[FileProblem] = list(tree.problems) + list(facts.problems)
         runs = {folder.place.run for folder in tree.folders.values() if folder.record_count}
         # a time folder without records tells its run by its manifest alone
-        self.manifests = facts.of_runs(runs or {tree.run or max(facts.by_run, default=None)})
+        manifests = facts.of_runs(runs or {tree.run or max(facts.by_run, default=None)})
+        device = place_of(tree.root).device
+        # several ranks can share a time folder
+        self.manifests = [item for item in manifests if item.device == device] or manifests
 
     def report(self) -> Report:
         """Do it all."""

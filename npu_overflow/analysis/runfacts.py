@@ -63,9 +63,9 @@ def read_run_facts(tree: Tree) -> RunFacts:
 def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
     """Leave out the records of sporadic overflow that still lie beside those of the last collection, and say how many they are.
 
-    A folder or file of a single step that was asked for is never narrowed.
+    A file, or a folder of one graph, that was asked for is never narrowed.
     """
-    if tree.single is not None or place_of(tree.root).device is not None:
+    if tree.single is not None or place_of(tree.root).model_name is not None:
         return tree, 0
     kept_by: Dict[int, Set[str]] = {}
     folders = {path: folder if _was_kept(folder, facts, kept_by) else folder.with_records(()) for path, folder in tree.folders.items()}

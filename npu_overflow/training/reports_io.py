@@ -16,9 +16,13 @@ __all__ = ["analyzed", "empty", "files_shown", "save", "shown"]
 
 
 def analyzed(folder: str, manifest: Manifest) -> Report:
-    """The report of a tree, which carries its manifest."""
+    """The report of a tree, which carries its manifest. Ranks that start in the same second share a
+    time folder: of several, what this one's device kept."""
     from npu_overflow.analysis.analyzer import analyze
 
+    devices = {kept.split("/")[0] for kept in manifest.kept_folders or ()}
+    if manifest.world_size > 1 and len(devices) == 1:
+        folder = os.path.join(folder, *devices)
     return analyze(folder, mode=manifest.mode)
 
 

@@ -353,6 +353,16 @@ def test_ranks_of_one_job_by_run_id(tmp_path: Path) -> None:
     assert (report.rank, report.world_size) == (None, 2)
 
 
+def test_of_ranks_that_share_a_time_folder_a_device_is_one(tmp_path: Path) -> None:
+    for device in (0, 1):
+        for data_index in (0, 1):
+            Step(tmp_path, data_index, device=device).operator("Mul", "m/Mul_%d_%d" % (device, data_index), 1, 100 + device)
+        Manifest(rank=5 - device, device=device, world_size=8, kept_folders=["%d/graph/11/1" % device]).write(str(tmp_path / RUN))
+    report = analyze(str(tmp_path / RUN / "1"))
+    assert [(operator.op_name, operator.rank) for operator in report.operators] == [("m/Mul_1_1", 4)]
+    assert report.rank == 4
+
+
 def test_a_collection_that_found_nothing(tmp_path: Path) -> None:
     Manifest(reason="not_reproduced", collector="host", rate=0.01).write(str(tmp_path))
     report = analyze(str(tmp_path))

@@ -19,6 +19,7 @@ sys.path.insert(0, {double!r})
 import npu_device, npu_overflow
 npu_overflow.npu_device_dump_config(npu_device, dump_path={path!r})
 npu_device.open().as_default()
+npu_device._device._opened = "20991231235959"  # all ranks in the same second
 import numpy as np, tensorflow as tf
 mine = {mine}
 npu_device._device.others_overflow = lambda step: step >= 30
@@ -56,9 +57,14 @@ def test_each_rank_says_one_line_of_its_own(tmp_path: Path) -> None:
     assert sorted(path.name for path in dumps.iterdir()) == ["rank_0", "rank_1"]
 
 
-def test_on_a_shared_path_each_says_its_own_too(tmp_path: Path) -> None:
-    shared = str(tmp_path / "shared")
-    for number in (0, 1):
-        done = rank(tmp_path, number, True, shared)
+def test_on_a_shared_path_each_says_its_own_and_merge_names_the_first(tmp_path: Path) -> None:
+    for number in (1, 0):  # the second was the first to overflow
+        done = rank(tmp_path, number, True, "shared")
         assert "MatMul model/faulty_%d/MatMul overflowed first" % number in done.stderr
         assert list((tmp_path / "shared").glob("*/report-%d.json" % number))
+    command = [sys.executable, "-m", "npu_overflow", "merge", "shared"]
+    merged = subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=300, cwd=str(tmp_path)
+    )
+    assert merged.returncode == 0, merged.stderr
+    assert "rank 1 overflowed first; ranks with a finding (2): 0, 1." in merged.stdout
