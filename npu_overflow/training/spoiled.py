@@ -2,6 +2,7 @@
 averages, accumulators. Nothing takes that back."""
 from __future__ import annotations
 
+import contextlib
 import re
 import weakref
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional
@@ -48,7 +49,8 @@ class StateVariables:
 
     def of_model(self, model: Any) -> None:
         """Take the state of a Keras model; what is not finite now is nobody's fault."""
-        self._take(getattr(model, "non_trainable_weights", ()) if model is not None else ())
+        with contextlib.suppress(Exception):  # not built yet, or no model of Keras'
+            self._take(model.non_trainable_weights if model is not None else ())
 
     def of_call(self, call: Any) -> None:
         """A tf.function of a loop was called: take the state that it uses, once."""
