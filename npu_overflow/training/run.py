@@ -136,7 +136,7 @@ class Run:
                 self._last_loss_seen()
                 self.optimizers.late_signs(len(self.collector.overflow_signs(self.step, 0)))
                 calm = machine.state == "watching" and not self.delivery.reports
-                self.optimizers.say_rates(calm, machine.drops)
+                self.optimizers.say_rates(calm)
                 if self.step == 0 and not self.optimizers.items and self._aloud:
                     self.console.say("watch.no_optimizer", always=True)
         finally:
