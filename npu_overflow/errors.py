@@ -19,7 +19,7 @@ from typing import Any, Dict, Optional
 
 from npu_overflow import messages
 
-__all__ = ["NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra", "reason_of"]
+__all__ = ["NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra"]
 
 #: why a file can't be written -> its sentence; where a system lacks one of the numbers it has no such error
 _WRITING: Dict[Optional[int], str] = {
