@@ -130,7 +130,8 @@ class Policy:
     def short_of_patience(self) -> List[int]:
         """Steps that counted and were too few for the trigger, where the run was too short to call
         them sporadic."""
-        return list(self._counted) if self.steps < _ENOUGH_STEPS else []
+        short = self.steps < _ENOUGH_STEPS and len(self._counted) < self.patience
+        return list(self._counted) if short else []
 
     @property
     def lowest_scale(self) -> Optional[float]:
@@ -157,8 +158,9 @@ class Policy:
         self._quiet_until = step + self.window
 
     def nothing_reported(self) -> None:
-        """The report did not come about: the next trigger counts."""
+        """Nothing came of the last trigger: there is no pause, and patience begins anew."""
         self._quiet_until = None
+        self._counted.clear()
 
     def check_scale(
         self,

@@ -269,7 +269,7 @@ class TrackedOptimizers:
             policy.reported(step)
 
     def nothing_reported(self) -> None:
-        """The report did not come about: the next trigger counts."""
+        """Nothing came of the last trigger: no pause, and patience begins anew."""
         for policy in self.policies:
             policy.nothing_reported()
 

@@ -117,11 +117,11 @@ def test_the_policy_does_the_same_whatever_is_asked_for(at_steps: Any, tmp_path:
     assert {"start %d" % step for step in at_steps[:1]} <= set(own.calls)
 
 
-def test_after_a_collection_of_nothing_the_next_trigger_counts(tmp_path: Path) -> None:
+def test_after_a_collection_of_nothing_patience_begins_anew(tmp_path: Path) -> None:
     own, optimizer = Own(), LossScaleOptimizer()
     made = session(own, optimizer, tmp_path, max_collect_steps=1, verbose=0)
-    assert steps(made, optimizer, [True, True, False, True])[1:] == [
-        *("collecting", "watching", "collecting")
+    assert steps(made, optimizer, [True, True, False, True, True])[1:] == [
+        *("collecting", "watching", "watching", "collecting")
     ]
     made.end()
 
