@@ -73,6 +73,11 @@ class NpuOverflowError(Exception):
         return self.message() + (" " + hint if hint else "")
 
 
+def reason_of(error: BaseException) -> str:
+    """What ``error`` says, for a sentence: the system's words, its own, or the name of its type where it says nothing."""
+    return getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+
+
 class UsageError(NpuOverflowError, ValueError):
     """An option or argument that is not accepted."""
 
@@ -91,7 +96,7 @@ class CannotWrite(PathError, OSError):
         """The error that says what the system's ``error`` means for writing ``path``."""
         if isinstance(error, cls):
             return error
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         made = cls(_WRITING.get(error.errno, "write.other"), path=os.fspath(path), reason=reason)
         made.errno, made.strerror, made.filename = error.errno, reason, os.fspath(path)
         return made

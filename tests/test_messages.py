@@ -190,3 +190,16 @@ def test_a_second_thread_never_sees_a_part_of_the_catalogue(monkeypatch: Any) ->
     finally:
         go_on.set()
         other.join()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(13, "Permission denied"), "Permission denied"),
+        (ValueError("bad"), "bad"),
+        (OSError(), "OSError"),
+        (AssertionError(" "), "AssertionError"),
+    ],
+)
+def test_a_reason_is_never_empty(error: Exception, reason: str) -> None:
+    assert errors.reason_of(error) == reason

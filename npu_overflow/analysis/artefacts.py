@@ -15,7 +15,7 @@ import re
 from typing import Any, Dict, List, Match, NamedTuple, Optional, Sequence, Tuple
 
 from npu_overflow.dump import codes
-from npu_overflow.errors import PathError
+from npu_overflow.errors import PathError, reason_of
 from npu_overflow.report.model import Operator, Report, TensorSummary
 
 __all__ = ["Kept", "dtype_line", "kept_operators", "merge_dtypes", "merge_mixlist"]
@@ -109,7 +109,7 @@ def _read(text: str) -> Dict[str, Any]:
     try:
         data = json.loads(text.lstrip("\ufeff"), object_pairs_hook=whole, parse_float=exact, parse_constant=refuse)
     except (ValueError, RecursionError) as error:
-        raise PathError("mixlist.not_json", reason=str(error)) from None
+        raise PathError("mixlist.not_json", reason=reason_of(error)) from None
     if not isinstance(data, dict):
         raise PathError("mixlist.not_json", reason=type(data).__name__)
     return data

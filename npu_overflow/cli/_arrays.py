@@ -11,7 +11,7 @@ from npu_overflow.atomic import atomic_write
 from npu_overflow.dump.envelope import Source
 from npu_overflow.dump.files import open_regular
 from npu_overflow.dump.tensor import Tensor
-from npu_overflow.errors import DumpFormatError, UsageError
+from npu_overflow.errors import DumpFormatError, UsageError, reason_of
 from npu_overflow.report.flow import cells
 from npu_overflow.report.formatting import number
 
@@ -41,7 +41,7 @@ def array_tensor(path: str) -> Tensor:
                 raise ValueError("version %d.%d" % version)
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         except (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, OSError) as error:
-            raise DumpFormatError("show.npy", reason=str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+            raise DumpFormatError("show.npy", reason=reason_of(error).splitlines()[0]) from None
         start = file.tell()
         if dtype.hasobject:
             raise DumpFormatError("show.npy", reason="dtype object")

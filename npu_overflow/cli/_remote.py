@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from npu_overflow.errors import CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
+from npu_overflow.errors import CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError, reason_of
 
 __all__ = ["INSTALL", "FetchedTree", "fetch_tree", "is_url", "read", "reports_at"]
 
@@ -48,7 +48,7 @@ def _open(url: str) -> Tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise MissingExtra("remote.no_driver", url=url, scheme=scheme, reason=str(error)) from None
+        raise MissingExtra("remote.no_driver", url=url, scheme=scheme, reason=reason_of(error)) from None
     except ValueError as error:
         if "rotocol" not in str(error):
             raise PathError("remote.unreadable", path=url, reason=_reason(error)) from error
@@ -60,7 +60,7 @@ def _open(url: str) -> Tuple[Any, str]:
 
 
 def _reason(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = reason_of(error)
     return str(text).strip().rstrip(".")[:500]
 
 

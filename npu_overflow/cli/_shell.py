@@ -11,7 +11,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from npu_overflow import messages
-from npu_overflow.errors import CannotWrite, DumpFormatError, NpuOverflowError
+from npu_overflow.errors import CannotWrite, DumpFormatError, NpuOverflowError, reason_of
 from npu_overflow.report.escape import clean
 from npu_overflow.report.flow import plain, wrap
 
@@ -91,7 +91,7 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except OSError as error:
         if error.filename is None and error.errno in _NO_ROOM:  # standard output is a file on a disk that refuses
             return complain_of(CannotWrite.of(messages.say("cli.stdout", language), error), language)
-        complain(messages.say("cli.os_error", language, what=error.strerror or str(error), file=error.filename if error.filename is not None else "-"))
+        complain(messages.say("cli.os_error", language, what=reason_of(error), file=error.filename if error.filename is not None else "-"))
         return FAILED
     except MemoryError:
         complain(messages.say("cli.memory", language))

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from npu_overflow import messages
 from npu_overflow.cli import _packages
+from npu_overflow.errors import reason_of
 from npu_overflow.report.escape import clean
 from npu_overflow.report.formatting import bytes_text
 from npu_overflow.training.options import DEFAULT_DUMP_PATH
@@ -192,7 +193,7 @@ def _write_problem(folder: str) -> Optional[str]:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"npu_overflow doctor")
     except OSError as error:
-        return error.strerror or str(error)
+        return reason_of(error)
     return None
 
 

@@ -14,7 +14,7 @@ from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _remote as remote
 from npu_overflow.cli import _shell
-from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError
+from npu_overflow.errors import DumpFormatError, NpuOverflowError, PathError, reason_of
 from npu_overflow.report.model import Problem, Remark, Report
 
 if TYPE_CHECKING:
@@ -173,11 +173,11 @@ def _content(path: str, most: int) -> bytes:
         # a link that the user names is followed, one that lies in a folder is not found in the first place
         return _shell.report_bytes(os.path.realpath(path), most)
     except DumpFormatError as error:
-        raise PathError("merge.no_report", path=path, reason=str(error)) from None
+        raise PathError("merge.no_report", path=path, reason=reason_of(error)) from None
 
 
 def _add(merging: Merging, path: str, content: bytes) -> None:
     try:
         merging.add_json(content.decode("utf-8"), hashlib.sha256(content).digest())
     except (UnicodeDecodeError, DumpFormatError) as error:
-        raise PathError("merge.no_report", path=path, reason=str(error)) from None
+        raise PathError("merge.no_report", path=path, reason=reason_of(error)) from None

@@ -8,7 +8,7 @@ from typing import Callable, List, Optional, Tuple
 from npu_overflow import messages
 from npu_overflow.atomic import atomic_write
 from npu_overflow.cli import _shell
-from npu_overflow.errors import PathError
+from npu_overflow.errors import PathError, reason_of
 from npu_overflow.report.escape import clean
 from npu_overflow.report.model import Operator, Report
 from npu_overflow.training.options import DEFAULT_DUMP_PATH
@@ -107,7 +107,7 @@ def _existing(path: str) -> Optional[str]:
         try:
             return file.read().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise PathError("mixlist.not_json", reason=str(error)) from None
+            raise PathError("mixlist.not_json", reason=reason_of(error)) from None
 
 
 def _say(by_name: bool, output: str, named: List[str], operators: Tuple[Operator, ...], merged: bool, language: str) -> None:

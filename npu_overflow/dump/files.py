@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from io import FileIO
 from typing import Any, Mapping
 
-from npu_overflow.errors import DumpFormatError, NpuOverflowError
+from npu_overflow.errors import DumpFormatError, NpuOverflowError, reason_of
 
 __all__ = ["FileProblem", "open_regular", "read_exactly", "read_small"]
 
@@ -46,7 +46,7 @@ def open_regular(path: str) -> FileIO:
     except FileNotFoundError as error:
         raise DumpFormatError("file.gone") from error
     except (OSError, ValueError) as error:
-        raise DumpFormatError("file.unreadable", reason=getattr(error, "strerror", None) or str(error)) from error
+        raise DumpFormatError("file.unreadable", reason=reason_of(error)) from error
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise DumpFormatError("file.special")
@@ -91,5 +91,5 @@ def read_exactly(file: FileIO, count: int) -> bytes:
             pieces.append(piece)
             left -= len(piece)
     except OSError as error:
-        raise DumpFormatError("file.unreadable", reason=error.strerror or str(error)) from error
+        raise DumpFormatError("file.unreadable", reason=reason_of(error)) from error
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

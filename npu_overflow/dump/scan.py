@@ -10,7 +10,7 @@ from npu_overflow.dump import layout
 from npu_overflow.dump.files import FileProblem, open_regular
 from npu_overflow.dump.folder import Folder
 from npu_overflow.dump.names import SURVEY_FILE, Entry, Name, Place, parse_name, sort_names
-from npu_overflow.errors import DumpFormatError, PathError
+from npu_overflow.errors import DumpFormatError, PathError, reason_of
 
 __all__ = ["find", "name_of"]
 
@@ -76,7 +76,7 @@ class _Scan:
                     if number > _MOST_FILES:
                         break
         except OSError as error:
-            self.tree.problems.append(FileProblem(folder, "tree.unlisted", {"reason": error.strerror or str(error)}))
+            self.tree.problems.append(FileProblem(folder, "tree.unlisted", {"reason": reason_of(error)}))
         self.files = number
         self.take(folder, names)
         return folders
@@ -147,7 +147,7 @@ def find(path: str, step: Optional[Callable[[int], None]] = None) -> layout.Tree
     except (FileNotFoundError, NotADirectoryError) as error:
         raise PathError("path.missing", path=given) from error
     except (OSError, ValueError) as error:
-        raise PathError("path.unreadable", path=given, reason=getattr(error, "strerror", None) or str(error)) from error
+        raise PathError("path.unreadable", path=given, reason=reason_of(error)) from error
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise PathError("path.unreadable", path=given, reason=os.strerror(13))

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from npu_overflow.dump import codes
 from npu_overflow.dump.files import open_regular, read_exactly
 from npu_overflow.dump.tensor import Tensor
-from npu_overflow.errors import DumpFormatError
+from npu_overflow.errors import DumpFormatError, reason_of
 
 __all__ = ["read_statistics"]
 
@@ -54,7 +54,7 @@ def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[
             raise DumpFormatError("statistics.header")
         return _tensors(columns, rows, text.endswith("\n"))
     except csv.Error as error:
-        raise DumpFormatError("statistics.rows", reason=str(error)) from error
+        raise DumpFormatError("statistics.rows", reason=reason_of(error)) from error
 
 
 def _tensors(columns: List[str], rows: Any, ended: bool) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:

@@ -14,7 +14,7 @@ import numpy as np
 from npu_overflow.dump import codes, floats
 from npu_overflow.dump.envelope import Source
 from npu_overflow.dump.regions import Region, region_of
-from npu_overflow.errors import DumpFormatError
+from npu_overflow.errors import DumpFormatError, reason_of
 
 __all__ = ["CHUNK", "Tensor"]
 
@@ -171,4 +171,4 @@ def _fill(file: FileIO, view: memoryview) -> None:
                 raise DumpFormatError("file.shrank")
             filled += got
     except OSError as error:
-        raise DumpFormatError("file.unreadable", reason=error.strerror or str(error)) from error
+        raise DumpFormatError("file.unreadable", reason=reason_of(error)) from error

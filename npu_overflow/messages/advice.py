@@ -182,8 +182,9 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     ),
     "advice.gradient_scale": (
         "The forward pass is clean and a gradient overflows: the loss scale is too large for it. Dynamic loss scaling halves it and goes on; this is "
-        "a fault only if the scale falls to 1. With a fixed loss scale, choose a smaller one.",
-        "前向计算正常，而反向梯度溢出：loss scale 对该梯度过大。动态 loss scale 会自动减半后继续训练；只有降到 1 才算异常。"
+        "a fault only if the scale falls to 1, where tf.keras 2 stops: then make the loss smaller, or compute this operator in float32. With a fixed "
+        "loss scale, choose a smaller one.",
+        "前向计算正常，而反向梯度溢出：loss scale 对该梯度过大。动态 loss scale 会自动减半后继续训练；只有降到 1 才算异常（tf.keras 2 不会再降）：此时请减小 loss，或以 float32 计算该算子。"
         "如果使用固定的 loss scale，请改用更小的值。",
     ),
     "advice.scale_at_floor.title": ("Not a scaling problem", "不是 loss scale 的问题"),

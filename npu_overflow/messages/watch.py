@@ -32,6 +32,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "第 {step} 步：loss 变为非有限值，且没有机制跳过这样的步：立即开始采集。",
     ),
     "watch.nothing_collected": ("no further step overflowed while collecting; watching on.", "采集期间没有再出现溢出的训练步；继续监视。"),
+    "watch.nothing_asked": (
+        "what at_steps asked for from step {step} on did not overflow; watching on.",
+        "at_steps 自第 {step} 步起指定的训练步没有溢出；继续监视。",
+    ),
     "watch.late": (
         "the report is not ready after {seconds} s and is given up; to make it: npu-overflow analyze {folder}",
         "等待 {seconds} 秒后报告仍未完成，不再等待；可自行生成：npu-overflow analyze {folder}",
@@ -48,6 +52,31 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "at least {overflowing} of {steps} {steps:step|steps} overflowed ({percent} %): looks that cover several steps can't tell "
         "all of them apart. Below 0.5 % is usual with dynamic loss scaling.",
         "{steps} 步中至少有 {overflowing} 步溢出（{percent} %）：一次查看覆盖多步时无法全部区分。使用动态 loss scale 时低于 0.5 % 属正常。",
+    ),
+    "watch.rate.few": (
+        "{overflowing} of {steps} {steps:step|steps} overflowed.",
+        "{steps} 步中有 {overflowing} 步溢出。",
+    ),
+    "watch.rate.few.at_least": (
+        "at least {overflowing} of {steps} {steps:step|steps} overflowed: looks that cover several steps can't tell all of them apart.",
+        "{steps} 步中至少有 {overflowing} 步溢出：一次查看覆盖多步时无法全部区分。",
+    ),
+    "watch.rate.patience": (
+        "{count} of them {count:counts|count} (those of the warm-up don't), too few to start a collection. To find the operator, train once more with OverflowWatch(at_steps={steps}), or, if it overflows "
+        "again and again, with OverflowWatch(patience={patience}).",
+        "其中计入的有 {count} 步（预热期内的不计），不足以触发采集。如需定位算子，请用 OverflowWatch(at_steps={steps}) 重新训练；如果反复溢出，也可用 OverflowWatch(patience={patience})。",
+    ),
+    "watch.dead": (
+        "the loss scale has fallen to 0 and can't rise again: the training is dead, every step is skipped and nothing is learned. Stop it, mend the "
+        "operator that overflows, and start again from a good checkpoint with a new optimizer.",
+        "loss scale 已降到 0，且无法再上升：训练已失效，每一步都被跳过，学不到任何东西。请停止训练，修复溢出的算子，并用新的优化器从完好的检查点重新开始。",
+    ),
+    "watch.floor": (
+        "the loss scale stands at {scale}, the lowest that its optimizer allows, and the last steps overflowed all the same: they are skipped and "
+        "nothing is learned. A lower loss scale can't cure it: mend the operator that overflows, or compute it in float32; where only a gradient is too "
+        "large, make the loss smaller.",
+        "loss scale 已是其优化器允许的最小值 {scale}，而最近的训练步仍然溢出：这些步都被跳过，学不到任何东西。无法靠更小的 loss scale 解决：请修复溢出的算子，"
+        "或以 float32 计算；如果只是梯度过大，请减小 loss。",
     ),
     "watch.rate.settled": (
         "{overflowing} of {steps} {steps:step|steps} overflowed while the loss scale settled at {scale}, none since: nothing to do.",

@@ -10,7 +10,7 @@ import re
 from typing import Any, Mapping, Match, Optional, Type, TypeVar
 
 from npu_overflow import jsonform
-from npu_overflow.errors import DumpFormatError
+from npu_overflow.errors import DumpFormatError, reason_of
 
 __all__ = ["parsed", "plain", "restore", "restore_json", "restore_part", "text_of"]
 
@@ -82,7 +82,7 @@ def parsed(text: str) -> Any:
     try:
         return jsonform.parse(text[1:] if text[:1] == "\ufeff" else text)
     except ValueError as error:
-        raise DumpFormatError("report.not_json", why=str(error)) from None
+        raise DumpFormatError("report.not_json", why=reason_of(error)) from None
 
 
 def restore(cls: Type[_T], data: Any) -> _T:

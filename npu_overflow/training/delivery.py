@@ -89,11 +89,6 @@ class Delivery:
         return sum(not _is_only_survey(report) for report in self.reports)
 
     @property
-    def is_enough(self) -> bool:
-        """Whether as many reports were made as the user wants."""
-        return self.made >= self._training.options.max_reports
-
-    @property
     def is_busy(self) -> bool:
         """Whether a report is being made beside the training."""
         return self._worker is not None

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from npu_overflow import jsonform
 from npu_overflow.atomic import atomic_write
+from npu_overflow.errors import reason_of
 
 __all__ = [
     "SCHEMA",
@@ -252,7 +253,7 @@ def read_manifest(path: str) -> Manifest:
 
 
 def _reason(error: Exception) -> str:
-    return str(error.strerror or error) if isinstance(error, OSError) else str(error)[:200]
+    return reason_of(error)[:200]
 
 
 # --- making what is written

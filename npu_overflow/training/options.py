@@ -58,7 +58,7 @@ class WatchOptions:
         keep: overflowing steps collected after the trigger.
         max_collect_steps, max_collect_seconds: when either limit is reached, what was collected is
             analyzed; the seconds also bound what finding the culprit of one step may take.
-        max_reports: reports in one training.
+        max_reports: reports in one training; as many again of ``at_steps``.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.
         max_disk: bytes kept on disk, an int or such as "2GB".

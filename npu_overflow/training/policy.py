@@ -23,6 +23,8 @@ from npu_overflow.training.loss_scale import Reading
 __all__ = ["Observation", "Policy"]
 
 _MAX_FLOAT32 = 3.4028234663852886e38
+#: steps from which on a rate says something: here one overflow is the 0.5 % of the rule of thumb
+_ENOUGH_STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class Policy:
         self.at_least = False
         #: overflows came from elsewhere (records on disk)
         self.was_told = False
+        #: the last step that overflowed
+        self.last_overflow: Optional[int] = None
+        self._stuck = 0  # overflows in a row at the lowest scale
         self._safe = math.inf
         self._calibrating = warmup > 0
         self._clean_seen = False
@@ -115,10 +120,24 @@ class Policy:
         self.overflowing_steps = min(self.steps, self.overflowing_steps + steps)
 
     @property
-    def rate(self) -> float:
-        """Overflowing steps, probes and calibration included, as a part of all steps seen; 0.0
-        before the first."""
-        return min(1.0, self.overflowing_steps / self.steps) if self.steps else 0.0
+    def rate(self) -> Optional[float]:
+        """Overflowing steps, probes and calibration included, as a part of all steps seen; None
+        while those are too few for a rate."""
+        enough = self.steps >= _ENOUGH_STEPS
+        return min(1.0, self.overflowing_steps / self.steps) if enough else None
+
+    @property
+    def short_of_patience(self) -> List[int]:
+        """Steps that counted and were too few for the trigger, where the run was too short to call
+        them sporadic."""
+        short = self.steps < _ENOUGH_STEPS and len(self._counted) < self.patience
+        return list(self._counted) if short else []
+
+    @property
+    def lowest_scale(self) -> Optional[float]:
+        """The loss scale, where it can't fall any more and every step is skipped; else None."""
+        scale = None if self._previous is None or not self.dynamic else self._previous.scale
+        return scale if scale == 0 or self._stuck >= self.patience else None
 
     @property
     def previous(self) -> Optional[Reading]:
@@ -137,6 +156,11 @@ class Policy:
         """A report was made at training step ``step``: the next trigger comes ``window`` steps
         later at the earliest."""
         self._quiet_until = step + self.window
+
+    def nothing_reported(self) -> None:
+        """Nothing came of the last trigger: there is no pause, and patience begins anew."""
+        self._quiet_until = None
+        self._counted.clear()
 
     def check_scale(
         self,
@@ -238,6 +262,8 @@ class Policy:
             return 0, 0
         if not math.isfinite(now):
             return (steps, 0) if not math.isfinite(before) else (0, 0)
+        if now == before == 0:  # nothing raises it: all that was not applied was skipped
+            return steps - ((reading.iterations or 0) - (previous.iterations or 0)), 0
         if now < before:
             return self._halvings(steps, before, now)
         if now > before or previous.counter is None or reading.counter is None:
@@ -296,10 +322,19 @@ class Policy:
             self._counted.append(max(first, step - back))
         self.steps += steps
         self.overflowing_steps += overflows
+        self._remember(step, overflows, reading)
         pending = self._pending(step)
         enough = len(pending) >= self.patience or at_floor or not self.guarded
         trigger = (stuck or (counted > 0 and enough)) and not self.is_quiet(step)
         return Observation(overflows, counted, probes, trigger, drop, pending, steps)
+
+    def _remember(self, step: int, overflows: int, reading: Optional[Reading]) -> None:
+        """What the closing lines need."""
+        if overflows:
+            self.last_overflow = step
+        lowest = reading is not None and reading.scale <= (self.floor or 0.0)
+        last_overflowed = overflows > 0 and reading is not None and not reading.counter
+        self._stuck = self._stuck + overflows if lowest and last_overflowed else 0
 
     def _outside_calibration(self, steps: int, overflows: int, probes: int) -> int:
         """Overflows that count. Where the look covers several steps, its overflows are taken to be

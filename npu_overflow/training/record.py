@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict
 
 from npu_overflow.collect.base import Collector, Training
-from npu_overflow.errors import CannotCollect
+from npu_overflow.errors import CannotCollect, reason_of
 from npu_overflow.training import loss_scale, reports_io
 from npu_overflow.training.console import Console
 from npu_overflow.training.job import Ranks
@@ -88,7 +88,7 @@ class RunRecord:
             with tempfile.TemporaryFile(dir=path):
                 return
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = reason_of(error)
         shown = reports_io.shown(path)
         try:
             self._training.dump_path = tempfile.mkdtemp(prefix="npu_overflow_")

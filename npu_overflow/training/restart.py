@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from npu_overflow.atomic import atomic_write
 from npu_overflow.collect.base import Training
-from npu_overflow.errors import CannotCollect
+from npu_overflow.errors import CannotCollect, reason_of
 from npu_overflow.training import reports_io
 from npu_overflow.training.console import Console
 from npu_overflow.training.weights import load_state, load_weights, save_weights, weights_path
@@ -225,14 +225,14 @@ class Restart:
         try:
             load_weights(model, path)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+            reason = reason_of(error)
             self._console.say("watch.not_restored", always=True, reason=reason)
             return False
         shown = reports_io.shown(path)
         try:
             load_state(model, path)
         except Exception as error:
-            reason = str(error)
+            reason = reason_of(error)
             self._console.say("watch.restored.weights", always=True, path=shown, reason=reason)
         else:
             self._console.say("watch.restored", path=shown)

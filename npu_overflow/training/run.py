@@ -138,7 +138,7 @@ class Run:
                 self.optimizers.late_signs(len(self.collector.overflow_signs(self.step, 0)))
                 spoiled = machine.look_at_state()
                 calm = machine.state == "watching" and not self.delivery.made
-                self.optimizers.say_rates(calm, machine.drops, whole=spoiled is None)
+                self.optimizers.say_rates(calm, whole=spoiled is None)
                 if spoiled is not None:
                     self.console.say(spoiled.code, **spoiled.values)
                 if self.step == 0 and not self.optimizers.items and self._aloud:

@@ -1,6 +1,7 @@
 """watching → collecting → reported → watching …, or off: when operators are collected."""
 from __future__ import annotations
 
+import bisect
 import time
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
@@ -66,6 +67,7 @@ class StateMachine:
         self._restart, self._console, self._board = restart, console, board
         self._variables = variables
         self._collection: Optional[_Collection] = None
+        self._reports = {False: 0, True: 0}  # shown, by whether they were asked for
         self.ended = False
 
     @property
@@ -77,6 +79,11 @@ class StateMachine:
     def drops(self) -> List[Tuple[int, float, float]]:
         """Falls of the loss scale: (training step, before, after)."""
         return self._record.manifest.drops
+
+    @property
+    def _is_forced(self) -> bool:
+        """Whether the present or last collection was asked for by ``at_steps``."""
+        return self._collection is not None and self._collection.forced
 
     def change(self, state: str, step: int) -> None:
         """Go to ``state``."""
@@ -94,7 +101,12 @@ class StateMachine:
         if seen.drop is not None:
             self.drops.append(seen.drop)
             self._board.drop(seen.drop)
-        if seen.trigger and self._may_collect():
+        if not seen.trigger:
+            return
+        if self.state == "collecting" and self._is_forced:
+            self._deliver(step)  # what was asked for has a report of its own
+            self.take(step, wait=True)
+        if self._may_collect():
             scale = seen.drop[2] if seen.drop else None
             trigger = {"step": step, "pending": list(seen.pending), "scale": scale}
             self._record.manifest.trigger = trigger
@@ -104,33 +116,35 @@ class StateMachine:
 
     def force(self, step: int) -> None:
         """The user wants the step that begins."""
-        if self.state in ("watching", "reported"):
+        if self._may_collect(forced=True):
             self._start(step, forced=True)
 
-    def _may_collect(self) -> bool:
-        return not self._delivery.is_enough and self.state in ("watching", "reported")
+    def _may_collect(self, forced: bool = False) -> bool:
+        few = self._reports[forced] < self._options.max_reports
+        return few and self.state in ("watching", "reported")
 
     def _start(self, step: int, forced: bool = False, lost: bool = False) -> None:
         """Collect from ``step`` on; ``lost``: nothing skips overflowing steps, the loss told."""
         self.take(step, wait=forced)
-        if self._delivery.is_busy or self._delivery.is_enough:
+        if self._delivery.is_busy or not self._may_collect(forced):
             return
         try:
             if self._chosen.now.name == "host":
                 self._record.find_place()
             self._chosen.now.start(step)
         except CannotCollect as error:
-            self._request(error, step)
+            self._request(error, step, forced)
             return
         self._collection = _Collection(step, time.time(), forced)
         if not forced:
             self._optimizers.say_trigger(step, lost, self.drops)
         self.change("collecting", step)
 
-    def _request(self, error: CannotCollect, step: int) -> None:
+    def _request(self, error: CannotCollect, step: int, forced: bool) -> None:
         """Collecting is impossible in this process: ask for another, and go on."""
         request = self._record.manifest.request = self._restart.request(error, step)
-        self._optimizers.reported(step)
+        if not forced:
+            self._optimizers.reported(step)
         self.change("reported", step)
         self._restart.ask(error, request)
 
@@ -148,15 +162,17 @@ class StateMachine:
         if collection is None or self.state != "collecting":
             return
         collected = self._chosen.now.collected
-        soon = range(step, step + options.max_collect_steps)
-        last_forced = collection.forced and not any(wanted in soon for wanted in options.at_steps)
-        enough = collected >= options.keep or last_forced
+        enough = collected >= options.keep or (collection.forced and not self._is_wanted(step))
         over = step - collection.step >= options.max_collect_steps
         if enough or over or time.time() - collection.time >= options.max_collect_seconds:
-            # a step that was asked for and is healthy leaves the watch as it was
-            if collected or not collection.forced:
+            if not collection.forced:  # the policy knows nothing of what was asked for
                 self._optimizers.reported(step)
             self._deliver(step)
+
+    def _is_wanted(self, step: int) -> bool:
+        wanted = self._options.at_steps  # sorted, and possibly very many
+        place = bisect.bisect_left(wanted, step)
+        return place < len(wanted) and wanted[place] == step
 
     def _deliver(self, step: int, short: bool = False, at_end: bool = False) -> None:
         """The collection has ended: analyze, save and show it.
@@ -191,11 +207,19 @@ class StateMachine:
             self._show(gathered, step, short)
 
     def _show(self, gathered: Optional[Gathered], step: int, short: bool) -> None:
+        forced = self._is_forced
         if gathered is not None:
+            self._reports[forced] += 1
             self._delivery.show(gathered, step, short)
             return
         self.change("watching", step)
-        if not short:  # an exception ended the training: nobody has looked for further steps
+        if not forced:
+            self._optimizers.nothing_reported()
+        if short:  # an exception ended the training: nobody has looked for further steps
+            return
+        if forced and self._collection is not None:
+            self._console.say("watch.nothing_asked", step=self._collection.step)
+        else:
             self._console.say("watch.nothing_collected" + (".end" if self.ended else ""))
 
     def look_at_state(self) -> Optional[Spoiled]:

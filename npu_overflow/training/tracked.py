@@ -263,9 +263,10 @@ class TrackedOptimizers:
 
     @property
     def rate(self) -> Optional[float]:
-        """Overflowing steps as a part of all, of the worst; None where none is watched."""
-        known = [*self.policies, *self._parked_policies]
-        return max([policy.rate for policy in known], default=None)
+        """Overflowing steps as a part of all, of the worst; None where none is watched for long
+        enough."""
+        rates = [policy.rate for policy in [*self.policies, *self._parked_policies]]
+        return max([rate for rate in rates if rate is not None], default=None)
 
     @property
     def have_overflowed(self) -> bool:
@@ -290,6 +291,11 @@ class TrackedOptimizers:
         """A report was made at ``step``: no trigger for ``window`` steps."""
         for policy in self.policies:
             policy.reported(step)
+
+    def nothing_reported(self) -> None:
+        """Nothing came of the last trigger: no pause, and patience begins anew."""
+        for policy in self.policies:
+            policy.nothing_reported()
 
     def is_quiet(self, step: int) -> bool:
         """Whether the pause after a report lasts."""
@@ -317,28 +323,40 @@ class TrackedOptimizers:
             if policy.was_told:
                 policy.lost(count)
 
-    def say_rates(
-        self, calm: bool, drops: List[Tuple[int, float, float]], whole: bool = True
-    ) -> None:
-        """At the end: how many steps overflowed.
+    def say_rates(self, calm: bool, whole: bool = True) -> None:
+        """At the end: how many steps overflowed, and what to do.
 
         Args:
             calm: nothing was ever collected.
-            drops: falls of the loss scale.
             whole: no overflow has left anything behind.
         """
         policies, say = self._all_policies, self._console.say
         for policy in policies:
-            overflowing, steps = policy.overflowing_steps, policy.steps
             if calm and whole and policy.settled_at is not None:
-                scale = "%g" % policy.settled_at
-                say("watch.rate.settled", overflowing=overflowing, steps=steps, scale=scale)
-            elif overflowing:
-                percent = "%.2f" % (100 * policy.rate)
-                code = "watch.rate.at_least" if policy.at_least else "watch.rate"
-                say(code, overflowing=overflowing, steps=steps, percent=percent)
-        if calm and any(policy.calibrating and policy.overflowing_steps for policy in policies):
-            say("watch.rate.warmup", step=drops[-1][0] if drops else "…")
+                self._say_count("watch.rate.settled", policy, scale="%g" % policy.settled_at)
+            elif policy.overflowing_steps:
+                self._say_rate(policy)
+        warming = [item.last_overflow for item in policies if item.calibrating]
+        early = [step for step in warming if step is not None]
+        counted = max([item.short_of_patience for item in policies], key=len, default=[])
+        if calm and early:
+            say("watch.rate.warmup", step=max(early))
+        elif calm and counted:
+            # one less: what comes after the trigger is collected
+            count = len(counted)
+            say("watch.rate.patience", count=count, steps=counted, patience=max(1, count - 1))
+
+    def _say_rate(self, policy: Policy) -> None:
+        rate, lowest = policy.rate, policy.lowest_scale
+        code = "watch.rate" if rate is not None else "watch.rate.few"
+        percent = "" if rate is None else "%.2f" % (100 * rate)
+        self._say_count(code + (".at_least" if policy.at_least else ""), policy, percent=percent)
+        if lowest is not None:
+            self._console.say("watch.dead" if lowest == 0 else "watch.floor", scale="%g" % lowest)
+
+    def _say_count(self, code: str, policy: Policy, **values: Any) -> None:
+        overflowing, steps = policy.overflowing_steps, policy.steps
+        self._console.say(code, overflowing=overflowing, steps=steps, **values)
 
     # --- the loss, where nothing guards the weights
 

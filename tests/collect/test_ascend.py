@@ -262,6 +262,17 @@ def test_forced_steps_are_collected_whatever_the_scale(run: Callable[..., Run]) 
     assert training.collector.kept_steps == [5]
 
 
+def test_a_forced_healthy_step_has_no_reason(run: Callable[..., Run]) -> None:
+    """The loss scale did not fall, so nothing is missing."""
+    training = run()
+    training.go(3)
+    training.training.forced = True
+    training.collector.start(3)
+    training.go(1)
+    training.collector.stop()
+    assert training.collector.reason is None
+
+
 def test_looks_at_several_steps_prune_whole_looks(run: Callable[..., Run]) -> None:
     training = run(every=10, window=20)
     training.go(30, only(3, 4))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from records import ROOM, recorded
 
-from npu_overflow.collect.replay.blame import examine
+from npu_overflow.collect.replay.blame import attempt, examine
+from npu_overflow.errors import CannotCollect
 
 pytestmark = pytest.mark.tensorflow
 
@@ -87,3 +88,18 @@ def test_what_a_step_wrote_is_what_a_later_operator_takes_from_the_variable() ->
 
     found = examine(recorded(step, Model), ROOM)
     assert found.culprit is not None and found.culprit.op.type == "Square"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(AssertionError(), "raises AssertionError"), (ValueError("no  such"), "ValueError: no such")],
+)
+def test_what_an_operator_raises_is_named_even_where_it_says_nothing(
+    error: Exception, said: str
+) -> None:
+    def make(**finite: Any) -> Any:
+        raise error
+
+    with pytest.raises(CannotCollect) as caught:
+        attempt(make)
+    assert caught.value.message().endswith(said)

@@ -28,7 +28,7 @@ def rate(hot: List[int], steps: int, capsys: Any, epochs: int = 1, **options: An
     watch = npu_overflow.OverflowWatch(language="en", **options)
     model.fit(x, y, batch_size=training.BATCH, shuffle=False, verbose=0, epochs=epochs, callbacks=[watch])
     watch._session.end()
-    return [line for line in capsys.readouterr().err.splitlines() if "steps overflowed (" in line]
+    return [line for line in capsys.readouterr().err.splitlines() if "steps overflowed" in line]
 
 
 @pytest.mark.parametrize(("hot", "epochs", "said"), [(0, 1, "20 of 20 steps"), (0, 3, "60 of 60 steps"), (12, 1, "8 of 20 steps"), (12, 2, "28 of 40 steps")])
@@ -71,8 +71,8 @@ def test_a_scale_that_settles_within_warmup_is_nothing_to_do(language: str, line
     assert watch.reports == [] and said.endswith(line) and "0.5 %" not in said and "warmup=0" not in said
 
 
-def test_one_overflow_after_the_scale_settled_gives_the_rate(capsys: Any) -> None:
-    assert "4 of 40 steps overflowed (10.00 %)" in short("en", [0, 1, 2, 30], capsys, steps=40)[1]
+def test_one_overflow_after_the_scale_settled_is_counted(capsys: Any) -> None:
+    assert "4 of 40 steps overflowed.\n" in short("en", [0, 1, 2, 30], capsys, steps=40)[1]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -481,7 +481,7 @@ def test_a_function_that_draws_many_steps_inside_is_refused_with_the_cure(capsys
         "steps_per_loop=1" in remark.text and "IteratorGetNext" in remark.text
         for remark in report.remarks
     )
-    assert "8 of 24 steps overflowed (33.33 %)" in capsys.readouterr().err
+    assert "8 of 24 steps overflowed.\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["py_function", "numpy_function"])

@@ -158,8 +158,7 @@ def test_many_short_fits_of_one_model_are_one_training(tmp_path: Path) -> None:
     assert got.stderr.count(ON_ASCEND) == 1
     assert got.stdout.count(FIRST) == 1
     assert "turned itself off" not in got.stderr
-    assert got.stderr.count("steps overflowed (37.50 %). Below 0.5 % is usual with dynamic loss scaling.\n") == 1
-    assert "npu_overflow: 36 of 96 steps overflowed (37.50 %)" in got.stderr
+    assert got.stderr.count("npu_overflow: 36 of 96 steps overflowed.\n") == 1
     (manifest,) = (tmp_path / DUMP).glob("*/session-0.json")
     assert json.loads(manifest.read_text(encoding="utf-8"))["kept_steps"][0] >= 60
 

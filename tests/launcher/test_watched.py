@@ -239,7 +239,7 @@ def test_many_short_fits_of_one_model_are_one_training(tmp_path: Path) -> None:
     assert got.returncode == 0, got.stderr
     assert got.stderr.count(WATCHING) == 1
     assert launching.unnumbered(got.stdout).count("First overflowing operator\n  MatMul\n  net/hot/MatMul\n") == 1
-    assert got.stderr.count("npu_overflow: 30 of 60 steps overflowed (50.00 %). Below 0.5 % is usual with dynamic loss scaling.\n") == 1
+    assert got.stderr.count("npu_overflow: 30 of 60 steps overflowed.\n") == 1
     assert reports(tmp_path)[0]["operators"][0]["train_step"] in range(30, 60)
 
 

@@ -325,8 +325,9 @@ def test_a_scale_set_by_hand_is_one_overflow_at_most() -> None:
 def test_the_rate() -> None:
     scale = Scale()
     policy = policy_for(scale)
-    assert policy.rate == 0.0
-    run(scale, policy, [index % 50 == 7 for index in range(1000)])
+    run(scale, policy, [index % 50 == 7 for index in range(199)])
+    assert policy.rate is None  # one step more or less would change it too much
+    run(scale, policy, [index % 50 == 7 for index in range(801)])
     assert policy.rate == pytest.approx(0.02)
 
 
@@ -376,3 +377,40 @@ def test_a_scale_that_never_fell_has_not_settled() -> None:
         scale.step(False)
         policy.check_scale(step, 1, scale.reading())
     assert policy.settled_at is None and not policy.calibrating
+
+
+# --- what the closing lines need
+
+
+@pytest.mark.parametrize("keras_3", [False, True], ids=["keras_2", "keras_3"])
+def test_a_scale_that_can_not_fall_any_more_is_known(keras_3: bool) -> None:
+    scale = Scale(scale=2.0 if not keras_3 else 0.0, keras_3=keras_3)
+    policy = policy_for(scale, patience=5)
+    run(scale, policy, [True] * 9)
+    assert policy.lowest_scale == (0.0 if keras_3 else 1.0)
+    assert policy.overflowing_steps == 9
+
+
+@pytest.mark.parametrize("steps", [[True] * 4, [True] * 9 + [False]])
+def test_a_scale_at_its_floor_that_does_well_is_none(steps: List[bool]) -> None:
+    scale = Scale(scale=1.0)
+    policy = policy_for(scale, patience=5)
+    run(scale, policy, steps)
+    assert policy.lowest_scale is None
+
+
+def test_at_a_scale_of_0_all_is_skipped_that_is_not_applied() -> None:
+    """A look that covers several steps."""
+    scale = Scale(scale=0.0, keras_3=True)
+    policy = policy_for(scale)
+    run(scale, policy, [True] * 20, every=10)
+    assert policy.overflowing_steps == 20
+
+
+def test_steps_that_counted_are_known_while_the_run_is_short() -> None:
+    scale = Scale()
+    policy = policy_for(scale)
+    run(scale, policy, [index in (3, 40, 41) for index in range(60)])
+    assert policy.short_of_patience == [3, 40, 41] and policy.last_overflow == 41
+    run(scale, policy, [False] * 140)
+    assert policy.short_of_patience == []

@@ -56,14 +56,14 @@ def test_what_is_known_outlives_a_pause_and_the_optimizer_does_not(capsys: Any) 
         goes.apply_gradients(overflow=step == 0)
         check(found, step)
     found.park()
-    assert found.items == [] and found.rate == 1.0
+    assert found.items == [] and found.rate is None
     del goes
     gc.collect()
     fresh = LossScaleOptimizer()
     options = SimpleNamespace(optimizer=stays, other=fresh)
     assert found.resume(options) == [fresh]
     assert [item.policy.overflowing_steps for item in found.items] == [3]
-    found.say_rates(calm=False, drops=[])
+    found.say_rates(calm=False)
     said = capsys.readouterr().err
     assert "1 of 3 steps overflowed" in said and "3 of 3 steps overflowed" in said
 
@@ -101,3 +101,33 @@ def test_optimizers_that_come_late_are_found_once(monkeypatch: Any) -> None:
     assert found.late(None) == [] and found.late(None) == [] and len(asked) == 1
     found.made(made)
     assert found.late(None) == [made] and found.late(None) == [] and len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("overflows", "said"),
+    [
+        ([False, True, False, False], "1 of 4 steps overflowed.\nnpu_overflow: 1 of them counts"),
+        ([False, True, True, True], "at_steps=[1, 2, 3]), or, if it overflows again"),
+    ],
+)
+def test_a_short_run_ends_with_what_to_type(overflows: List[bool], said: str, capsys: Any) -> None:
+    optimizer = LossScaleOptimizer()
+    found = tracked(optimizer, options=WatchOptions(warmup=0, language="en"))
+    for step, overflow in enumerate(overflows):
+        optimizer.apply_gradients(overflow)
+        check(found, step)
+    found.say_rates(calm=True)
+    assert said in capsys.readouterr().err
+
+
+def test_a_dead_loss_scale_is_told(capsys: Any) -> None:
+    optimizer = LossScaleOptimizer(1.0)
+    found = tracked(optimizer, options=WatchOptions(warmup=0, language="en"))
+    for step in range(5):
+        optimizer.apply_gradients(overflow=True)
+        optimizer._loss_scale._current_loss_scale.now = 1.0
+        check(found, step)
+    found.say_rates(calm=False)
+    said = capsys.readouterr().err
+    assert "5 of 5 steps overflowed.\n" in said and "%" not in said
+    assert "stands at 1, the lowest" in said and "A lower loss scale can't cure it" in said

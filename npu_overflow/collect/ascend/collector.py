@@ -77,6 +77,7 @@ class AscendCollector(Collector):
         self.folder_steps: Dict[str, int] = {}
         self.remarks: List[Tuple[str, Dict[str, Any]]] = []
         self.reason: Optional[str] = None
+        self._asked_for = False  # the collection, by at_steps: its steps may be healthy
         self._training: Optional[Training] = None
         self._files: Optional[OwnFiles] = None
         self._looks: Deque[_Look] = deque(maxlen=_MOST_LOOKS)
@@ -189,7 +190,8 @@ class AscendCollector(Collector):
         assert self._training is not None
         self.remarks, self.reason, self._until = [], None, None
         recent = sorted(self._pending)[-self._training.options.keep :]
-        self._from = step if self._training.forced or not recent else min(recent)
+        self._asked_for = self._training.forced
+        self._from = step if self._asked_for or not recent else min(recent)
         self._collecting = True
         self._tidy()
 
@@ -236,7 +238,8 @@ class AscendCollector(Collector):
             _reported.add((self._files.dump_path, unit.parts))
         self.kept_folders = sorted({unit.folder for unit in chosen})
         self.kept_steps = sorted({step for unit in chosen if unit.step is not None for step in range(unit.step[0], unit.step[1] + 1)})
-        if not any(unit.records for unit in chosen):
+        healthy = self._asked_for and not self._overflows()
+        if not healthy and not any(unit.records for unit in chosen):
             # the register is summed over all ranks: the step is skipped everywhere, and one rank has the dump
             self.reason = "other_rank" if self._training.world_size > 1 else "no_records"
 
@@ -359,7 +362,12 @@ class AscendCollector(Collector):
 
     def _expected(self) -> int:
         """Steps of the collection that must have a dump. With several ranks any other can be the one that overflowed."""
-        assert self._training is not None and self._from is not None
-        if self._training.world_size > 1:
-            return 0
-        return sum(look.overflows for look in self._looks if look.last >= self._from and (self._until is None or look.first <= self._until))
+        assert self._training is not None
+        return 0 if self._training.world_size > 1 else self._overflows()
+
+    def _overflows(self) -> int:
+        """Steps of the collection that overflowed."""
+        start, end = self._from, self._until
+        assert start is not None
+        looks = [look for look in self._looks if look.last >= start]
+        return sum(look.overflows for look in looks if end is None or look.first <= end)

@@ -15,7 +15,7 @@ import weakref
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Tuple
 
 from npu_overflow.atomic import atomic_write
-from npu_overflow.errors import CannotCollect, NpuOverflowError, PathError, UsageError
+from npu_overflow.errors import CannotCollect, NpuOverflowError, PathError, UsageError, reason_of
 from npu_overflow.training.job import Ranks, numbered_by_device, rank_folder, ranks_of
 from npu_overflow.training.options import DEFAULT_DUMP_PATH
 
@@ -330,7 +330,7 @@ def _configure_fusion(npu_device: Any, word: str) -> None:
         try:
             atomic_write(path, content + "\n", follow=True, keep_mode=True)
         except OSError as error:
-            raise PathError("dump_config.unwritable", path=path, reason=error.strerror or str(error)) from None
+            raise PathError("dump_config.unwritable", path=path, reason=reason_of(error)) from None
     options.fusion_switch_file = path
 
 
@@ -382,7 +382,7 @@ def _prepare_folder(path: str) -> List[Remark]:
             probe.flush()
         free = shutil.disk_usage(path).free
     except OSError as error:
-        raise PathError("dump_config.unwritable", path=path, reason=error.strerror or str(error)) from None
+        raise PathError("dump_config.unwritable", path=path, reason=reason_of(error)) from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise PathError("dump_config.unwritable", path=path, reason=os.strerror(13))
     return [("dump_config.little_room", {"path": path, "free": "%.1f" % (free / 1e9)})] if free < ROOM else []
@@ -392,7 +392,7 @@ def _make_folder(path: str) -> None:
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
-        raise PathError("dump_config.unwritable", path=path, reason=error.strerror or str(error)) from None
+        raise PathError("dump_config.unwritable", path=path, reason=reason_of(error)) from None
 
 
 def _warn(error: NpuOverflowError) -> None:

@@ -103,7 +103,8 @@ def attempt(make: Callable[..., Interpreter]) -> Optional[Interpreter]:
     except CannotCollect:
         raise
     except Exception as error:
-        text = "%s: %s" % (type(error).__name__, " ".join(str(error).split())[:300])
+        kind, said = type(error).__name__, " ".join(str(error).split())[:300]
+        text = "%s: %s" % (kind, said) if said else kind
         raise CannotCollect("replay.raised", error=text) from error
 
 
