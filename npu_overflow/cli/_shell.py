@@ -18,14 +18,14 @@ from npu_overflow.report.flow import plain, wrap
 if TYPE_CHECKING:
     from npu_overflow.report.model import Report
 
-__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "guarded", "read_report", "saved_report", "write_out"]
+__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "found_overflow", "guarded", "read_report", "saved_report", "write_out"]
 
 PROGRAM = "npu-overflow"
 
 #: set to anything, an internal error prints its traceback
 TRACEBACK = "NPU_OVERFLOW_TRACEBACK"
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED, FOUND, INTERRUPTED = 0, 1, 3, 130
 
 _NO_ROOM = {getattr(errno, name, None) for name in ("ENOSPC", "EDQUOT", "EFBIG")} - {None}
 #: a saved report of tens of thousands of operators has less
@@ -54,6 +54,11 @@ def count(text: str) -> int:
     if value < 0:
         raise argparse.ArgumentTypeError(messages.say("cli.count", messages.language_of_user(), value=repr(text)))
     return value
+
+
+def found_overflow(report: Report) -> bool:
+    """Whether there is something to act on; values that reach no gradient are not."""
+    return report.first is not None or report.reason not in (None, "absorbed")
 
 
 def complain(message: str, hint: str = "") -> None:

@@ -10,7 +10,7 @@ from npu_overflow.errors import NpuOverflowError, UsageError
 from npu_overflow.report.model import Report
 from npu_overflow.training.options import DEFAULT_DUMP_PATH, bytes_of
 
-__all__ = ["ALIASES", "add_arguments", "found_overflow", "run", "was_interrupted"]
+__all__ = ["ALIASES", "add_arguments", "run", "was_interrupted"]
 
 #: as in the vendor's tool
 ALIASES = ("ac",)
@@ -19,8 +19,6 @@ ALIASES = ("ac",)
 LIMIT = 3
 #: brought here from a URL unless told
 MAX_DOWNLOAD = "2GB"
-
-FOUND = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
@@ -67,16 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
         if was_interrupted(report):
             status = _shell.INTERRUPTED
             break
+    if not arguments.json:
+        from npu_overflow.report import github
+
+        github.show(reports, language)
     if arguments.json and reports:
         _print_json(reports, len(paths) > 1)
-    if status == _shell.DONE and arguments.exit_code and any(found_overflow(report) for report in reports):
-        return FOUND
+    if status == _shell.DONE and arguments.exit_code and any(map(_shell.found_overflow, reports)):
+        return _shell.FOUND
     return status
-
-
-def found_overflow(report: Report) -> bool:
-    """Whether there is something to act on; ``absorbed`` values are not."""
-    return report.first is not None or report.reason is not None
 
 
 def was_interrupted(report: Report) -> bool:

@@ -32,6 +32,9 @@ MOST_OPERATORS = 1000
 #: reports that can't be read and are named
 MOST_NAMED = 20
 
+#: of a healthy run there is none
+_NO_REPORTS = ("merge.missing", "merge.none_in_folder")
+
 _REPORT = re.compile(r"^report(-\d{1,7})?\.json$")
 
 
@@ -40,16 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("--json", action="store_true", help=say("cli.merge.json"))
     parser.add_argument("--output", metavar="FILE", help=say("cli.merge.output"))
     parser.add_argument("--limit", type=_shell.count, default=LIMIT, metavar="N", help=say("cli.merge.limit", default=LIMIT))
+    parser.add_argument("--exit-code", action="store_true", help=say("cli.merge.exit_code"))
     parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from npu_overflow.report import github
     from npu_overflow.report.terminal import print_report
 
     language = arguments.language or messages.language_of_user()
     reading = _Reading(language, max(MOST_OPERATORS, arguments.limit))
     interrupted = reading.all(arguments.reports)
-    merged = reading.report(interrupted)
+    try:
+        merged = reading.report(interrupted)
+    except PathError as error:
+        if not arguments.exit_code or error.code not in _NO_REPORTS:
+            raise
+        _shell.complain(error.message(language), messages.say("merge.no_overflow", language))
+        return _shell.DONE
     text = merged.to_json() + "\n"
     saved = arguments.output
     if saved is not None and interrupted:
@@ -61,7 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
         _shell.write_out(text)
     else:
         print_report(merged, language=language, limit=arguments.limit, saved=saved)
-    return _shell.INTERRUPTED if interrupted else _shell.FAILED if reading.failed else _shell.DONE
+        github.show([merged], language)
+    if interrupted or reading.failed:
+        return _shell.INTERRUPTED if interrupted else _shell.FAILED
+    found = arguments.exit_code and _shell.found_overflow(merged)
+    return _shell.FOUND if found else _shell.DONE
 
 
 class _Reading:

@@ -3,10 +3,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any, Callable, Dict, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
+from npu_overflow.cli import _shell
 from npu_overflow.errors import UsageError
 from npu_overflow.training.options import MOST_STEPS, WatchOptions
+
+if TYPE_CHECKING:
+    from npu_overflow.report.model import Report
 
 __all__ = ["ALIASES", "add_arguments", "run", "split"]
 
@@ -36,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
         else:
             parser.add_argument(_flag(name), dest=name, default=argparse.SUPPRESS, metavar="X", help=text)
     parser.add_argument(_SURVEY, type=int, metavar="STEP", help=say("cli.run.survey"))
+    parser.add_argument("--exit-code", action="store_true", help=say("cli.run.exit_code"))
     parser.add_argument("--restart", action="store_true", help=say("cli.run.restart"))
     parser.add_argument("-m", dest="module", metavar="MODULE", help=say("cli.run.module"))
     parser.add_argument("script", nargs="?", help=say("cli.run.script"))
@@ -60,14 +65,31 @@ def split(words: List[str]) -> Tuple[List[str], List[str]]:
 
 def run(arguments: argparse.Namespace) -> int:
     from npu_overflow.launcher import launch
+    from npu_overflow.report import github
+    from npu_overflow.training import delivery
 
+    found: List[Report] = []
+    delivery.listeners.append(found.append)
     given = vars(arguments)
     options = {name: _value(name, given[name]) for name in _names() if name in given}
     if arguments.survey is not None:
         options["at_steps"] = (*options.get("at_steps", ()), arguments.survey)
     if arguments.restart:
         options["on_overflow"] = "restart"
-    return launch(arguments.passed, options, arguments.own)
+    try:
+        status = launch(arguments.passed, options, arguments.own)
+    except SystemExit as stop:
+        if stop.code in (None, 0) and arguments.exit_code and _overflowed(found):
+            raise SystemExit(_shell.FOUND) from stop
+        raise
+    finally:
+        github.show(found, options.get("language"))
+    return _shell.FOUND if status == 0 and arguments.exit_code and _overflowed(found) else status
+
+
+def _overflowed(reports: List[Report]) -> bool:
+    """Whether any report of this run has something to act on."""
+    return any(map(_shell.found_overflow, reports))
 
 
 _WHOLE = ("patience", "window", "warmup", "keep", "max_collect_steps", "max_reports", "limit", "verbose")

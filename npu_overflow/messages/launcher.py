@@ -25,6 +25,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "cli.run.option.window": ("steps (100)", "窗口的步数（100）"),
     "cli.run.option.warmup": ("steps in which a scale that begins too high may settle (20)", "允许过高的初始 loss scale 回落的步数（20）"),
     "cli.run.option.min_scale": ("one overflow that leaves the scale at or below it is enough (1.0)", "一次溢出使 loss scale 不高于该值即触发（1.0）"),
+    "cli.run.exit_code": (
+        "exit with status 3 if this run reported an overflow and the script ended well",
+        "脚本正常结束但本次运行报告了溢出时，以状态码 3 退出",
+    ),
     "cli.run.survey": (
         "measure how near each layer comes to float16's limits at this training step",
         "测量各层在该训练步距 float16 极限还有多少余量",
@@ -112,6 +116,10 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "saved JSON reports, folders that hold them, or URLs of either (s3://bucket/run/*/report.json, with the extra fsspec)",
         "已保存的 JSON 报告、包含报告的目录，或它们的 URL（如 s3://bucket/run/*/report.json，需安装 fsspec 附加依赖）",
     ),
+    "cli.merge.exit_code": (
+        "exit with status 3 if any rank overflowed, with 0 where there is no report at all",
+        "有 rank 溢出时以状态码 3 退出；没有任何报告时为 0",
+    ),
     "cli.merge.json": ("print JSON (schema 1) instead of text", "输出 JSON（schema 1）而非文本"),
     "cli.merge.output": ("also save the merged report as JSON", "同时将合并后的报告保存为 JSON"),
     "cli.merge.limit": ("operators to show (default: {default})", "显示的算子个数（默认：{default}）"),
@@ -130,6 +138,7 @@ TEXTS: Dict[str, Tuple[str, str]] = {
     "merge.nothing": ("There is no report to merge.", "没有可合并的报告。"),
     "merge.missing": ("{path} does not exist.", "{path} 不存在。"),
     "merge.none_in_folder": ("There is no report.json in {path} or below.", "{path} 及其子目录中没有 report.json。"),
+    "merge.no_overflow": ("With --exit-code: no rank has reported an overflow.", "--exit-code：没有 rank 报告溢出。"),
     "merge.no_report": ("{path} is no saved report: {reason}", "{path} 不是已保存的报告：{reason}"),
     "merge.no_report.hint": (
         "Reports are made by the watch (report.json) and by npu-overflow analyze --json.",

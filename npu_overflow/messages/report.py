@@ -170,6 +170,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "This dump holds no overflow record: no operator overflowed while it was written. The device makes a folder only for steps that overflow.",
         "该 dump 中没有溢出记录：写入期间没有算子溢出。设备只为发生溢出的步创建目录。",
     ),
+    "report.none.empty": (
+        "No dump lies here. A folder is made only for steps that overflow: either no step did, "
+        "or the dump was written elsewhere.",
+        "此处没有任何 dump。只有发生溢出的训练步才会创建目录：要么没有溢出，要么 dump 写到了别处。",
+    ),
     "report.surveyed": (
         "Step {step} was run again, operator by operator: none of them overflowed.",
         "已逐个算子重新执行第 {step} 步：没有算子溢出。",

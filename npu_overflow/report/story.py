@@ -162,6 +162,8 @@ def _nothing(report: Report, language: str) -> Headline:
         code = "report." + state
         if state == "none" and surveyed is not None:
             code = "report.surveyed"
+        elif state == "none" and report.run is None and report.loss_scale is None:
+            code = "report.none.empty"
         sentence = messages.say(code, language, count=report.records, step=surveyed)
         return Headline(state, messages.say("report.%s.title" % state, language), [sentence])
     code = formatting.reason_code(report.reason)

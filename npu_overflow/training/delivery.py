@@ -16,7 +16,10 @@ from npu_overflow.training.job import Ranks
 from npu_overflow.training.record import RunRecord
 from npu_overflow.training.spoiled import Spoiled
 
-__all__ = ["Delivery", "Gathered"]
+__all__ = ["Delivery", "Gathered", "listeners"]
+
+#: are told of each report of this process
+listeners: List[Callable[[Report], None]] = []
 
 #: the end of a training waits this long for a report that is being made
 JOIN_SECONDS = 60.0
@@ -209,6 +212,8 @@ class Delivery:
 
     def _tell_user(self, report: Report) -> None:
         tell = self._training.options.on_report
+        for listener in listeners:
+            listener(report)
         try:
             if tell is not None:
                 tell(report)
