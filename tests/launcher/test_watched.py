@@ -20,12 +20,14 @@ WATCHING = (
 )
 
 
-def reports(folder: Path) -> List[Any]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("precision_data/overflow/dump/*/report.json"))]
+def reports(folder: Path, where: str = "precision_data/overflow/dump") -> List[Any]:
+    found = sorted((folder / where).glob("*/report.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in found]
 
 
-def culprits(folder: Path) -> List[str]:
-    return [launching.unnumbered(report["operators"][report["first"]]["op_name"]) for report in reports(folder)]
+def culprits(folder: Path, *where: str) -> List[str]:
+    first = [report["operators"][report["first"]] for report in reports(folder, *where)]
+    return [launching.unnumbered(operator["op_name"]) for operator in first]
 
 
 @pytest.mark.parametrize("name", ["keras_fit.py", "custom_loop.py"])
@@ -41,11 +43,18 @@ def test_examples_run_unedited(tmp_path: Path, name: str) -> None:
     assert reports(tmp_path)[0]["operators"][0]["location"].startswith(name + ":")
 
 
-def test_a_module_is_watched_too(tmp_path: Path) -> None:
-    got = launching.run(["--patience", "3", "-m", "keras_fit", "--steps", "50"], PYTHONPATH=str(launching.EXAMPLES))
+def test_a_module_is_watched_too_and_options_reach_the_watch(tmp_path: Path) -> None:
+    words = ["--dump-path", "here", "--language", "zh", "--limit", "1", "--patience", "3"]
+    module = ["-m", "keras_fit", "--steps", "50"]
+    surroundings = {"PYTHONPATH": str(launching.EXAMPLES), "PYTHONIOENCODING": "utf-8"}
+    got = launching.run(words + module, **surroundings)
     assert got.returncode == 0 and "trained 50 steps\n" in got.stdout, got.stderr
-    assert "First overflowing operator\n  MatMul\n  net/hot/MatMul\n" in launching.unnumbered(got.stdout)
-    assert culprits(tmp_path) == ["net/hot/MatMul"]
+    assert "首个溢出" in got.stdout
+    assert "\n  MatMul\n  net/hot/MatMul\n" in launching.unnumbered(got.stdout)
+    (path,) = (tmp_path / "here").glob("*/session-0.json")
+    options = json.loads(path.read_text(encoding="utf-8"))["options"]
+    assert (options["patience"], options["limit"], options["dump_path"]) == (3, 1, "here")
+    assert culprits(tmp_path, "here") == ["net/hot/MatMul"]
 
 
 def test_the_report_does_not_stand_in_the_progress_bar(tmp_path: Path) -> None:
@@ -76,22 +85,6 @@ def script(tmp_path: Path, example: str, ending: str) -> Path:
     path.write_text(ENDS.format(examples=str(launching.EXAMPLES), example=example, ending=ending))
     return path
 
-
-@pytest.mark.parametrize("example", ["keras_fit", "custom_loop"])
-def test_a_script_that_calls_sys_exit(tmp_path: Path, example: str) -> None:
-    got = launching.run([script(tmp_path, example, "sys.argv[1:] = []\nexample.main()\nsys.exit(7)")])
-    assert got.returncode == 7, got.stderr
-    assert culprits(tmp_path) == ["net/hot/MatMul"]
-
-
-RAISES = """
-sys.argv[1:] = []
-real = example.{place}
-calls = [0]
-import tensorflow as tf
-{patch}
-example.main()
-"""
 
 FIT_RAISES = """
 sys.argv[1:] = []
@@ -190,27 +183,45 @@ def test_a_watch_of_the_scripts_own_is_the_only_one(tmp_path: Path, where: str) 
     assert got.stderr.count(WATCHING) == 1 and len(reports(tmp_path)) == 1
 
 
+def test_a_loop_in_a_script_that_calls_sys_exit(tmp_path: Path) -> None:
+    ending = "sys.argv[1:] = []\nexample.main()\nsys.exit(7)"
+    got = launching.run([script(tmp_path, "custom_loop", ending)])
+    assert got.returncode == 7, got.stderr
+    assert culprits(tmp_path) == ["net/hot/MatMul"]
+
+
 def test_an_overflow_dump_of_the_scripts_own_is_the_only_one(tmp_path: Path) -> None:
-    own = "import npu_overflow\nwith npu_overflow.overflow_dump() as watch:\n    example.main()\nprint('WATCHED', len(watch.reports))"
+    own = (
+        "import npu_overflow\n"
+        "with npu_overflow.overflow_dump() as watch:\n    example.main()\n"
+        "print('WATCHED', len(watch.reports))\n"
+    )
     got = launching.run([script(tmp_path, "custom_loop", own)])
     assert got.returncode == 0, got.stderr
     assert "WATCHED 1" in got.stdout
     assert got.stderr.count(WATCHING) == 1 and len(reports(tmp_path)) == 1
 
 
-def test_positional_callbacks_stay(tmp_path: Path) -> None:
+def test_positional_callbacks_stay_and_a_dropped_model_is_not_kept(tmp_path: Path) -> None:
     ending = (
-        "import numpy as np, tensorflow as tf\n"
+        "import gc, weakref, tensorflow as tf\n"
         "tf.keras.mixed_precision.set_global_policy('mixed_float16')\n"
-        "model = example.make_model()\nmodel.compile(optimizer='sgd', loss='mse')\n"
         "seen = []\n"
-        "class Mine(tf.keras.callbacks.Callback):\n    def on_epoch_end(self, epoch, logs=None):\n        seen.append(epoch)\n"
+        "class Mine(tf.keras.callbacks.Callback):\n"
+        "    def on_epoch_end(self, epoch, logs=None):\n        seen.append(epoch)\n"
+        "def train(*arguments, **named):\n"
+        "    model = example.make_model()\n    model.compile(optimizer='sgd', loss='mse')\n"
+        "    history = model.fit(*example.make_data(4), *arguments, **named)\n"
+        "    return weakref.ref(model), type(history).__name__\n"
         "mine = [Mine()]\n"
-        "history = model.fit(*example.make_data(4), 16, 2, 0, mine)\n"
-        "print('SEEN', seen, len(mine), type(history).__name__, tf.keras.Model.fit.__name__)\n"
+        "_, made = train(16, 2, 0, mine)\n"
+        "print('SEEN', seen, len(mine), made, tf.keras.Model.fit.__name__)\n"
+        "kept, _ = train(batch_size=16, verbose=0)\n"
+        "tf.keras.backend.clear_session()\ngc.collect()\nprint('KEPT', kept() is not None)\n"
     )
     got = launching.run([script(tmp_path, "keras_fit", ending)])
     assert "SEEN [0, 1] 1 History fit" in got.stdout, got.stderr
+    assert "KEPT False" in got.stdout
     assert got.stderr.count(WATCHING) == 1
 
 
@@ -243,20 +254,6 @@ def test_many_short_fits_of_one_model_are_one_training(tmp_path: Path) -> None:
     assert reports(tmp_path)[0]["operators"][0]["train_step"] in range(30, 60)
 
 
-def test_a_model_that_the_script_drops_is_not_kept_alive(tmp_path: Path) -> None:
-    ending = (
-        "import gc, weakref, tensorflow as tf\n"
-        "def train():\n"
-        "    model = example.make_model()\n    model.compile(optimizer='sgd', loss='mse')\n"
-        "    model.fit(*example.make_data(4), batch_size=16, verbose=0)\n"
-        "    return weakref.ref(model)\n"
-        "kept = train()\ntf.keras.backend.clear_session()\ngc.collect()\nprint('KEPT', kept() is not None)\n"
-    )
-    path = script(tmp_path, "keras_fit", ending)
-    plain, got = launching.plain([path]), launching.run([path])
-    assert "KEPT False" in plain.stdout and "KEPT False" in got.stdout, got.stderr
-
-
 def test_a_script_that_only_predicts_is_left_in_peace(tmp_path: Path) -> None:
     ending = "import numpy as np\nmodel = example.make_model()\nprint(model.predict(np.ones((4, 8), 'float32'), verbose=0).shape)\n"
     got = launching.run([script(tmp_path, "keras_fit", ending)])
@@ -265,25 +262,21 @@ def test_a_script_that_only_predicts_is_left_in_peace(tmp_path: Path) -> None:
     assert not (tmp_path / "precision_data").exists()
 
 
-def test_weights_are_what_they_would_have_been(tmp_path: Path) -> None:
+def test_weights_and_exit_status_are_what_they_would_have_been(tmp_path: Path) -> None:
     ending = (
         "import hashlib, tensorflow as tf\n"
-        "tf.random.set_seed(1)\nsys.argv[1:] = ['--steps', '50']\nmade = []\nmake = example.make_model\n"
+        "tf.random.set_seed(1)\nsys.argv[1:] = ['--steps', '50']\n"
+        "made = []\nmake = example.make_model\n"
         "example.make_model = lambda: made.append(make()) or made[0]\nexample.main()\n"
-        "print('HASH', hashlib.sha256(b''.join(w.tobytes() for w in made[0].get_weights())).hexdigest())\n"
+        "weights = b''.join(w.tobytes() for w in made[0].get_weights())\n"
+        "print('HASH', hashlib.sha256(weights).hexdigest())\nsys.exit(7)\n"
     )
     path = script(tmp_path, "keras_fit", ending)
-    hashes = [re.findall("HASH (.*)", done.stdout) for done in (launching.plain([path]), launching.run([path]))]
+    plain, watched = launching.plain([path]), launching.run([path])
+    assert plain.returncode == watched.returncode == 7, watched.stderr
+    hashes = [re.findall("HASH (.*)", done.stdout) for done in (plain, watched)]
     assert hashes[0] == hashes[1] and hashes[0]
-
-
-def test_options_reach_the_watch(tmp_path: Path) -> None:
-    words = ["--dump-path", "here", "--language", "zh", "--limit", "1", "--patience", "3", launching.EXAMPLES / "keras_fit.py"]
-    got = launching.run(words, PYTHONIOENCODING="utf-8")
-    assert "首个溢出" in got.stdout
-    (path,) = (tmp_path / "here").glob("*/session-0.json")
-    options = json.loads(path.read_text(encoding="utf-8"))["options"]
-    assert (options["patience"], options["limit"], options["dump_path"]) == (3, 1, "here")
+    assert culprits(tmp_path) == ["net/hot/MatMul"]
 
 
 @pytest.mark.tensorflow(">=2.16")

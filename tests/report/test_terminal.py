@@ -69,7 +69,9 @@ def test_a_reason_is_a_sentence_and_never_a_code() -> None:
 @pytest.mark.parametrize("language", messages.LANGUAGES)
 @given(report=reports())
 @settings(max_examples=25)
-def test_no_line_over_the_width_and_no_control_bytes(width: int, language: str, report: Report) -> None:
+def test_any_report_keeps_to_the_width_without_control_bytes(
+    width: int, language: str, report: Report
+) -> None:
     text = screen(report, width, language, limit=None)
     assert too_wide(text, width) == []
     assert all(line.isprintable() for line in text.split("\n"))
