@@ -165,7 +165,11 @@ class _Analysis:
             problems=self._listed_problems(),
             remarks=self._listed_remarks(),
             loss_scale=runfacts.loss_scale_of(self.manifests),
-            headroom=headroom_of(self.manifests, result, host_core is not None or self._is_of_host()),
+            headroom=headroom_of(
+                sorted(runfacts.folders_of(self.tree).values()),
+                result,
+                host_core is not None or self._is_of_host(),
+            ),
             reason=None if first is not None else next((manifest.reason for manifest in self.manifests if manifest.reason), None),
         )
 

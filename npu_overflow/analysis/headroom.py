@@ -11,7 +11,6 @@ from npu_overflow import jsonform
 from npu_overflow.dump.files import read_small
 from npu_overflow.dump.names import SURVEY_FILE
 from npu_overflow.report.model import Headroom, LayerRange, Operator, TensorSummary
-from npu_overflow.training.manifest import Manifest
 
 __all__ = ["headroom_of"]
 
@@ -21,17 +20,17 @@ _FORM = jsonform.Form(text=4096, items=20_000, whole=(0, 2**63))
 
 
 def headroom_of(
-    manifests: Sequence[Manifest], operators: Iterable[Operator], host: bool
+    folders: Sequence[str], operators: Iterable[Operator], host: bool
 ) -> Optional[Headroom]:
-    """The survey that lies beside one of the manifests, the last one; of an NPU's dump, the
+    """The survey that lies in one of the time folders, the last one; of an NPU's dump, the
     magnitudes of its operators.
 
     Args:
         operators: of the report.
         host: whether the tree is one of a CPU or GPU.
     """
-    for manifest in reversed(manifests):
-        found = _read(os.path.join(manifest.folder or "", SURVEY_FILE))
+    for folder in reversed(folders):
+        found = _read(os.path.join(folder, SURVEY_FILE))
         if found is not None:
             return found
     layers = () if host else tuple(_of_operators(operators))

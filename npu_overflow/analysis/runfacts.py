@@ -12,7 +12,7 @@ from npu_overflow.dump.names import Entry, Place, is_time_folder
 from npu_overflow.report.model import LossScale
 from npu_overflow.training.manifest import Manifest, read_manifests
 
-__all__ = ["RunFacts", "collected_only", "in_time_folder", "read_run_facts"]
+__all__ = ["RunFacts", "collected_only", "folders_of", "in_time_folder", "read_run_facts"]
 
 #: folders above the given path that can hold its manifests: {time}, and {dump_path} above it
 _LEVELS = 6
@@ -52,7 +52,7 @@ class RunFacts:
 def read_run_facts(tree: Tree) -> RunFacts:
     """Read the manifests of every run of ``tree``, which was not yet narrowed to one run."""
     result = RunFacts()
-    for run, folder in sorted(_folders(tree).items(), key=lambda pair: pair[1]):
+    for run, folder in sorted(folders_of(tree).items(), key=lambda pair: pair[1]):
         found = read_manifests(folder)
         result.problems.extend(FileProblem(problem.file, problem.code, problem.values) for problem in found.problems)
         if found:
@@ -90,7 +90,7 @@ def in_time_folder(folder: str, run: Optional[str]) -> Optional[str]:
     return None if above is None else os.path.relpath(folder, above).replace(os.sep, "/")
 
 
-def _folders(tree: Tree) -> Dict[Tuple[str, str], str]:
+def folders_of(tree: Tree) -> Dict[Tuple[str, str], str]:
     """(time folder or "", path) -> folder to look in: the root, the time folders in and above it, and what they lie in."""
     result: Dict[Tuple[str, str], str] = {}
 

@@ -34,7 +34,8 @@ def show(
     if environment.get("GITHUB_ACTIONS") != "true":
         return
     language = language or messages.language_of_user()
-    found = [report for report in reports if report.first is not None][:_MOST_REPORTS]
+    named = {report.first.op_name: report for report in reports if report.first is not None}
+    found = list(named.values())[:_MOST_REPORTS]  # each operator once
     for report in found:
         sys.stdout.write(annotation(report, language) + "\n")
     path = environment.get("GITHUB_STEP_SUMMARY")

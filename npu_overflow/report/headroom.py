@@ -64,7 +64,7 @@ def _style(item: LayerRange) -> str:
 
 def _row(item: LayerRange, language: str) -> List[str]:
     code = "headroom.phase." + item.phase
-    phase = messages.say(code, language) if messages.known(code) else clean(item.phase, 8)
+    phase = messages.say(code, language) if messages.known(code) else clean(item.phase, 8)[:8]
     bits = _bits(item)
     share = item.flushed / item.nonzero if item.nonzero and item.phase != "forward" else 0.0
     return [
