@@ -5,36 +5,31 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from npu_overflow import jsonform
+from npu_overflow.analysis.runfacts import folders_of
+from npu_overflow.analysis.state import State
 from npu_overflow.dump.files import read_small
 from npu_overflow.dump.names import SURVEY_FILE
 from npu_overflow.report.model import Headroom, LayerRange, Operator, TensorSummary
 
-__all__ = ["headroom_of"]
+__all__ = ["measure"]
 
 _LARGEST = 65504.0  # of float16
 _MOST_BYTES = 4 * 2**20
 _FORM = jsonform.Form(text=4096, items=20_000, whole=(0, 2**63))
 
 
-def headroom_of(
-    folders: Sequence[str], operators: Iterable[Operator], host: bool
-) -> Optional[Headroom]:
-    """The survey that lies in one of the time folders, the last one; of an NPU's dump, the
-    magnitudes of its operators.
-
-    Args:
-        operators: of the report.
-        host: whether the tree is one of a CPU or GPU.
-    """
-    for folder in reversed(folders):
-        found = _read(os.path.join(folder, SURVEY_FILE))
-        if found is not None:
-            return found
-    layers = () if host else tuple(_of_operators(operators))
-    return Headroom(layers) if layers else None
+def measure(state: State) -> None:
+    """Take the survey that lies in one of the time folders, the last one; of an NPU's dump, the
+    magnitudes of its operators."""
+    for _, folder in sorted(folders_of(state.tree), key=lambda pair: pair[1], reverse=True):
+        state.headroom = _read(os.path.join(folder, SURVEY_FILE))
+        if state.headroom is not None:
+            return
+    layers = () if state.is_of_host else tuple(_of_operators(state.described))
+    state.headroom = Headroom(layers) if layers else None
 
 
 def _read(path: str) -> Optional[Headroom]:

@@ -1,130 +1,192 @@
-"""One entry of the report from all that is known of an operator."""
+"""The operators as the report has them, with what happened before each, in which steps, and what
+was tried."""
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from dataclasses import asdict, replace
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from npu_overflow.analysis.opening import Opened
-from npu_overflow.analysis.rules import Case, advise
-from npu_overflow.analysis.sentences import english
-from npu_overflow.analysis.steps import Before
+from npu_overflow import messages
+from npu_overflow.analysis.case import Case, is_backward
+from npu_overflow.analysis.entries import AI_CORES, Opened, first_of
+from npu_overflow.analysis.recompute import recomputed
+from npu_overflow.analysis.rules import advise
+from npu_overflow.analysis.state import State
 from npu_overflow.dump.replay_info import ReplayInfo
 from npu_overflow.dump.status import bits_of, meanings_of
 from npu_overflow.report.model import Operator, Trial
 
-__all__ = ["Context", "operator_of"]
+__all__ = ["describe", "recompute_first"]
 
-_FROM_HOST = ("phase", "location", "location_kind", "source_line", "layer", "forward_op", "origin", "cured_by_scale")
+_FROM_HOST = (
+    *("phase", "location", "location_kind", "source_line", "layer", "forward_op", "origin"),
+    "cured_by_scale",
+)
+_FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
 _MOST_CALLS = 4
 _MOST_TRIALS = 16
-_FROM_PART = ("status", "model_id", "task_id", "stream_id", "context_id", "thread_id")
 
 
-@dataclass(frozen=True)
-class Context:
-    """All entries of a report and what was found out about them, each list in their order.
+class Before(NamedTuple):
+    """What happened in the same step before an operator.
 
     Args:
-        operators, verdicts, modes, ranks, train_steps: one an entry.
-        made_by: index of an inherited entry -> index of the entry that made its input.
-        mode_is_known: the mode comes from a manifest or from the user, not from the record's layout.
-        steps: (steps_seen, steps_first).
-        before: what happened before each in its step.
-        loss_scale: the last one seen, or None.
-        relative: a path as the report names it.
+        forward_clean: no operator of the forward pass overflowed; harmless ones don't count.
+        all_read: the outputs of all operators before it are known.
     """
 
-    operators: Sequence[Opened]
-    verdicts: Sequence[str]
-    made_by: Mapping[int, int]
-    modes: Sequence[Optional[str]]
-    mode_is_known: Sequence[bool]
-    ranks: Sequence[Optional[int]]
-    train_steps: Sequence[Optional[int]]
-    steps: Sequence[Tuple[int, int]]
-    before: Sequence[Before]
-    loss_scale: Optional[float]
-    relative: Callable[[str], str]
+    forward_clean: bool
+    all_read: bool
 
 
-def operator_of(context: Context, index: int) -> Operator:
-    """The report's entry number ``index``."""
-    opened = context.operators[index]
-    place, part, host = opened.found.entry.place, opened.found.part, opened.host
-    maker = context.made_by.get(index)
-    codes, evidence = advise(_case(context, index)) if opened.inputs is not None or opened.problems else ((), {})
-    from_host: Dict[str, Any] = {}
+def describe(state: State) -> None:
+    """Make the report's entries of all that is known."""
+    train_steps = [state.facts.train_step(opened) for opened in state.operators]
+    steps = _in_steps(state.operators, train_steps)
+    before = _before_each(state.operators, state.verdicts)
+    for index, train_step in enumerate(train_steps):
+        made = _operator(state, index, before[index])
+        seen, first = steps[index]
+        made = replace(made, train_step=train_step, steps_seen=seen, steps_first=first)
+        state.described.append(made)
+
+
+def recompute_first(state: State) -> None:
+    """On a dump of the NPU, try the operator that made the overflow alone in float32."""
+    if state.first is None or state.growing.paths:
+        return
+    opened, first = state.operators[state.first], state.described[state.first]
+    made_here = first.verdict in ("computed_here", "internal")
+    if opened.host is None and first.core in AI_CORES and made_here:
+        trials = recomputed(first.op_type or "", opened.candidates)
+        state.described[state.first] = replace(first, trials=trials)
+
+
+def _operator(state: State, index: int, before: Before) -> Operator:
+    opened = state.operators[index]
+    entry, part, host = opened.found.entry, opened.found.part, opened.host
+    manifest = state.facts.of_place(entry.place)
+    maker = state.made_by.get(index)
+    known = opened.inputs is not None or opened.problems
+    codes, evidence = advise(_case(state, index, before)) if known else ((), {})
+    more: Dict[str, Any] = {}
     if host is not None:
         if any(trial.change == "float32" for trial in host.trials):  # it was tried: that says more
             codes = tuple(code for code in codes if code != "keep_float32")
-        from_host = {name: getattr(host, name) for name in _FROM_HOST}
-        from_host["origin_detail"] = _origin_detail(host)
-        from_host["called_from"] = tuple(host.called_from[:_MOST_CALLS])
-        from_host["trials"] = tuple(Trial(**asdict(info)) for info in host.trials[:_MOST_TRIALS] if info.change)
-    from_part: Dict[str, Any] = {}
+        more.update(_from_host(host))
     if part is not None:
-        from_part = {name: getattr(part, name) for name in _FROM_PART}
-        from_part["status_bits"] = bits_of(part.status)
-        from_part["status_text"] = _status_text(opened)
+        more.update((name, getattr(part, name)) for name in _FROM_PART)
+        more["status_bits"] = bits_of(part.status)
+        meanings = meanings_of(part.core, part.status) if host is None else [("status.host", {})]
+        more["status_text"] = tuple(messages.say(code, "en", **values) for code, values in meanings)
+        more["record_file"] = state.relative(entry.path)
     return Operator(
         op_type=opened.op_type,
         op_name=opened.op_name,
         core=opened.core,
-        device=place.device,
-        rank=context.ranks[index],
-        step=place.data_index,
-        train_step=context.train_steps[index],
-        timestamp=opened.found.entry.name.timestamp,
-        verdict=context.verdicts[index],
-        inherited_from=None if maker is None else context.operators[maker].op_name,
+        device=entry.place.device,
+        rank=manifest.rank if manifest is not None else None,
+        step=entry.place.data_index,
+        timestamp=entry.name.timestamp,
+        verdict=state.verdicts[index],
+        inherited_from=None if maker is None else state.operators[maker].op_name,
         advice=codes,
         evidence=evidence,
-        steps_seen=context.steps[index][0],
-        steps_first=context.steps[index][1],
-        dump_file=None if opened.dump_file is None else context.relative(opened.dump_file),
-        record_file=None if part is None else context.relative(opened.found.entry.path),
-        inputs=None if opened.inputs is None else tuple(facts.summary for facts in opened.inputs),
-        outputs=None if opened.outputs is None else tuple(facts.summary for facts in opened.outputs),
-        **from_part,
-        **from_host,
+        dump_file=None if opened.dump_file is None else state.relative(opened.dump_file),
+        inputs=_summaries(opened.inputs),
+        outputs=_summaries(opened.outputs),
+        **more,
     )
+
+
+def _summaries(tensors: Optional[Sequence[Any]]) -> Optional[Tuple[Any, ...]]:
+    return None if tensors is None else tuple(facts.summary for facts in tensors)
+
+
+def _from_host(host: ReplayInfo) -> Dict[str, Any]:
+    """What the host collector wrote of an operator, as far as the report has it."""
+    trials = (Trial(**asdict(info)) for info in host.trials[:_MOST_TRIALS] if info.change)
+    return {
+        **{name: getattr(host, name) for name in _FROM_HOST},
+        "origin_detail": _origin_detail(host),
+        "called_from": tuple(host.called_from[:_MOST_CALLS]),
+        "trials": tuple(trials),
+    }
 
 
 def _origin_detail(host: ReplayInfo) -> Optional[Dict[str, Any]]:
     return None if host.origin_detail is None else asdict(host.origin_detail)
 
 
-def _status_text(opened: Opened) -> Tuple[str, ...]:
-    """The meaning of the status, in English."""
-    part = opened.found.part
-    if part is None:
-        return ()
-    if opened.host is not None:
-        return (english("status.host"),)
-    return tuple(english(code, **values) for code, values in meanings_of(part.core, part.status))
-
-
-def _case(context: Context, index: int) -> Case:
+def _case(state: State, index: int, before: Before) -> Case:
     """The operator as the rules see it."""
-    opened = context.operators[index]
+    opened = state.operators[index]
     part, host = opened.found.part, opened.host
-    status = part.status if part is not None and part.core == "AI Core" and isinstance(part.status, int) and host is None else 0
+    status = part.status if part is not None and part.core == "AI Core" and host is None else 0
+    drops = [manifest.drops[-1] for manifest in state.manifests if manifest.drops]
+    more: Dict[str, Any] = {}
+    if host is not None:
+        names = ("phase", "origin", "variables", "cured_by_scale")
+        more = {name: getattr(host, name) for name in names}
+        more["origin_detail"] = _origin_detail(host)
     return Case(
         op_type=opened.op_type,
         op_name=opened.op_name,
         core=opened.core,
-        verdict=context.verdicts[index],
+        verdict=state.verdicts[index],
         bits=status if isinstance(status, int) else 0,
-        mode=context.modes[index],
+        mode=state.mode_of(opened),
         inputs=opened.inputs or (),
         outputs=opened.outputs or (),
-        phase=host.phase if host is not None else None,
-        forward_clean=context.before[index].forward_clean,
-        dumped_producer=True if index in context.made_by else (False if context.before[index].all_read else None),
-        loss_scale=context.loss_scale,
+        forward_clean=before.forward_clean,
+        dumped_producer=True if index in state.made_by else (False if before.all_read else None),
+        loss_scale=min((after for _, _, after in drops), default=None),
         host=host is not None,
-        origin=host.origin if host is not None else "operator",
-        origin_detail=_origin_detail(host) if host is not None else None,
-        variables=host.variables if host is not None else {},
-        cured_by_scale=host.cured_by_scale if host is not None else None,
+        **more,
     )
+
+
+# -- steps
+
+
+def _in_steps(
+    operators: Sequence[Opened], train_steps: Sequence[Optional[int]]
+) -> List[Tuple[int, int]]:
+    """For each entry: (steps in which its operator overflowed, steps in which it was the first): a
+    persistent culprit stands out from a passer-by.
+
+    Args:
+        train_steps: None where it isn't known; then data_index tells steps of one graph apart.
+    """
+    steps: Dict[Any, List[int]] = {}
+    who: List[Any] = []
+    for index, (opened, train_step) in enumerate(zip(operators, train_steps)):
+        place = opened.found.entry.place
+        step = place[2:] if train_step is None else (train_step,)
+        steps.setdefault(step, []).append(index)
+        who.append(opened.key or index)  # an unknown operator is only itself
+    seen: Dict[Any, Set[Any]] = {name: set() for name in who}
+    first: Dict[Any, Set[Any]] = {name: set() for name in who}
+    for step, members in steps.items():
+        for index in members:
+            seen[who[index]].add(step)
+        leader = first_of([operators[index] for index in members])
+        if leader is not None:
+            first[who[members[leader]]].add(step)
+    return [(len(seen[name]), len(first[name])) for name in who]
+
+
+def _before_each(operators: Sequence[Opened], verdicts: Sequence[str]) -> List[Before]:
+    """For each entry, what the entries before it in its step say."""
+    states: Dict[Any, Before] = {}
+    result = []
+    for opened, verdict in zip(operators, verdicts):
+        before = states.get(opened.found.entry.place, Before(True, True))
+        result.append(before)
+        phase = opened.host.phase if opened.host is not None else None
+        harmless = verdict in ("absorbed", "padding_only")
+        harmless = harmless or is_backward(opened.op_type, opened.op_name, phase)
+        states[opened.found.entry.place] = Before(
+            before.forward_clean and harmless,
+            before.all_read and opened.outputs is not None and verdict != "unknown",
+        )
+    return result

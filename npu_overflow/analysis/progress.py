@@ -1,11 +1,12 @@
-"""Progress of something long on standard error: a line now and then, with bytes and time left, no control bytes."""
+"""Progress of something long on standard error: a line now and then, with bytes and time left, no
+control bytes."""
 from __future__ import annotations
 
 import sys
 import time
 from typing import IO, Any, Callable, Optional, Tuple
 
-from npu_overflow.analysis.sentences import sentence
+from npu_overflow import messages
 
 __all__ = ["Progress"]
 
@@ -27,7 +28,13 @@ class Progress:
         file: where the lines go; None takes standard error as it is then.
     """
 
-    def __init__(self, shown: bool = True, language: Optional[str] = None, clock: Callable[[], float] = time.monotonic, file: Optional[IO[str]] = None) -> None:
+    def __init__(
+        self,
+        shown: bool = True,
+        language: Optional[str] = None,
+        clock: Callable[[], float] = time.monotonic,
+        file: Optional[IO[str]] = None,
+    ) -> None:
         self._shown = shown
         self._language = language
         self._clock = clock
@@ -48,8 +55,8 @@ class Progress:
 
         Args:
             code: names the sentence; another one begins the count of time anew.
-            bytes_done, bytes_total: give the bytes of files that are done, and of all; called only when a line is due. 0 where they are not
-                known.
+            bytes_done, bytes_total: give the bytes of files that are done, and of all; called only
+                when a line is due. 0 where they are not known.
         """
         if not self._shown:
             return
@@ -75,7 +82,7 @@ class Progress:
             self._shown = False
 
     def _say(self, code: str, **values: Any) -> str:
-        return sentence(code, self._language, **values)
+        return messages.say(code, self._language or messages.language_of_user(), **values)
 
 
 def _size(count: int) -> str:

@@ -1,18 +1,19 @@
-"""What the manifests beside a dump say of it: mode, ranks, training steps, loss scale. Without any, everything still works."""
+"""What the manifests beside a dump say of it: mode, ranks, training steps, loss scale. Without any,
+everything still works."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
+from npu_overflow.analysis.entries import Opened
 from npu_overflow.dump.files import FileProblem
-from npu_overflow.dump.folder import Folder
-from npu_overflow.dump.layout import Tree, place_of
-from npu_overflow.dump.names import Entry, Place, is_time_folder
+from npu_overflow.dump.layout import Tree
+from npu_overflow.dump.names import Place, is_time_folder
 from npu_overflow.report.model import LossScale
 from npu_overflow.training.manifest import Manifest, read_manifests
 
-__all__ = ["RunFacts", "collected_only", "folders_of", "in_time_folder", "read_run_facts"]
+__all__ = ["RunFacts", "folders_of", "host_of", "in_time_folder", "loss_scale_of", "read_run_facts"]
 
 #: folders above the given path that can hold its manifests: {time}, and {dump_path} above it
 _LEVELS = 6
@@ -20,7 +21,8 @@ _LEVELS = 6
 
 @dataclass
 class RunFacts:
-    """The manifests of a tree by time folder; "" holds those of {dump_path} itself, whose process has no time folder yet."""
+    """The manifests of a tree by time folder; "" holds those of {dump_path} itself, whose process
+    has no time folder yet."""
 
     by_run: Dict[str, List[Manifest]] = field(default_factory=dict)
     problems: List[FileProblem] = field(default_factory=list)
@@ -32,56 +34,59 @@ class RunFacts:
         return {run: found[0].run_id for run, found in self.by_run.items() if run and found[0].run_id}
 
     def of_runs(self, runs: Iterable[Optional[str]]) -> List[Manifest]:
-        """The manifests of these time folders; where they have none, those that still wait for a time folder."""
-        found = [manifest for run in sorted({run or "" for run in runs}) for manifest in self.by_run.get(run, ())]
+        """The manifests of these time folders; where they have none, those that still wait for a
+        time folder."""
+        names = sorted({run or "" for run in runs})
+        found = [manifest for name in names for manifest in self.by_run.get(name, ())]
         return found or list(self.by_run.get("", ()))
 
-    def of_entry(self, entry: Entry) -> Optional[Manifest]:
-        """The manifest of the process that wrote a file: of its time folder, and of its device where several lie there."""
-        return self.of_place(entry.place)
-
     def of_place(self, place: Place) -> Optional[Manifest]:
-        """The manifest of the process that wrote into a folder."""
+        """The manifest of the process that wrote into a folder: of its time folder, and of its
+        device where several lie there."""
         if place not in self._of_place:
             found = self.of_runs([place.run])
             same = [manifest for manifest in found if manifest.device == place.device]
-            self._of_place[place] = same[0] if same else (found[0] if len(found) == 1 else None)
+            alone = found[0] if len(found) == 1 else None
+            self._of_place[place] = same[0] if same else alone
         return self._of_place[place]
+
+    def mode_of(self, opened: Opened, given: Optional[str]) -> Optional[str]:
+        """Overflow mode of one entry: the manifest's, else ``given``, else as the record's layout
+        tells."""
+        manifest = self.of_place(opened.found.entry.place)
+        if manifest is not None and manifest.mode is not None:
+            return manifest.mode
+        if opened.host is not None:
+            return "inf_nan"
+        return given or {"old": "saturation", "magic": "inf_nan"}.get(opened.found.layout)
+
+    def train_step(self, opened: Opened) -> Optional[int]:
+        """The training step of one entry, or None."""
+        if opened.host is not None and opened.host.train_step is not None:
+            return opened.host.train_step
+        entry = opened.found.entry
+        index = entry.place.data_index
+        manifest = self.of_place(entry.place)
+        fallback = index if opened.host is not None else None
+        if manifest is None or index is None:
+            return fallback
+        if manifest.folder_steps:  # several graphs: most trees have none
+            inside = in_time_folder(os.path.dirname(entry.path), entry.place.run)
+            step = manifest.folder_steps.get(inside or "")
+            if step is not None:
+                return step
+        return manifest.train_steps.get(index, fallback)
 
 
 def read_run_facts(tree: Tree) -> RunFacts:
     """Read the manifests of every run of ``tree``, which was not yet narrowed to one run."""
     result = RunFacts()
-    for run, folder in sorted(folders_of(tree).items(), key=lambda pair: pair[1]):
+    for run, folder in sorted(folders_of(tree), key=lambda pair: pair[1]):
         found = read_manifests(folder)
-        result.problems.extend(FileProblem(problem.file, problem.code, problem.values) for problem in found.problems)
+        result.problems += [FileProblem(item.file, item.code, item.values) for item in found.problems]
         if found:
-            result.by_run.setdefault(run[0], []).extend(found)
+            result.by_run.setdefault(run, []).extend(found)
     return result
-
-
-def collected_only(tree: Tree, facts: RunFacts) -> Tuple[Tree, int]:
-    """Leave out the records of sporadic overflow that still lie beside those of the last collection, and say how many they are.
-
-    A file, or a folder of one graph, that was asked for is never narrowed.
-    """
-    if tree.single is not None or place_of(tree.root).model_name is not None:
-        return tree, 0
-    kept_by: Dict[int, Set[str]] = {}
-    folders = {path: folder if _was_kept(folder, facts, kept_by) else folder.with_records(()) for path, folder in tree.folders.items()}
-    kept = replace(tree, folders=folders)
-    return kept, tree.record_count - kept.record_count
-
-
-def _was_kept(folder: Folder, facts: RunFacts, kept_by: Dict[int, Set[str]]) -> bool:
-    """Whether a folder belongs to the last collection, as far as its manifest says; ``kept_by`` remembers what each manifest says."""
-    manifest = facts.of_place(folder.place)
-    inside = in_time_folder(folder.path, folder.place.run)
-    if manifest is None or manifest.kept_folders is None or inside is None:
-        return True
-    if id(manifest) not in kept_by:
-        kept_by[id(manifest)] = set(manifest.kept_folders)
-    return inside in kept_by[id(manifest)]
 
 
 def in_time_folder(folder: str, run: Optional[str]) -> Optional[str]:
@@ -90,13 +95,14 @@ def in_time_folder(folder: str, run: Optional[str]) -> Optional[str]:
     return None if above is None else os.path.relpath(folder, above).replace(os.sep, "/")
 
 
-def folders_of(tree: Tree) -> Dict[Tuple[str, str], str]:
-    """(time folder or "", path) -> folder to look in: the root, the time folders in and above it, and what they lie in."""
-    result: Dict[Tuple[str, str], str] = {}
+def folders_of(tree: Tree) -> Set[Tuple[str, str]]:
+    """(time folder or "", path) of folders to look in: the root, the time folders in and above it,
+    and what they lie in."""
+    result: Set[Tuple[str, str]] = set()
 
     def add(folder: str) -> None:
         name = os.path.basename(folder)
-        result[(name if is_time_folder(name) else "", folder)] = folder
+        result.add((name if is_time_folder(name) else "", folder))
 
     add(tree.root)
     for inside in tree.folders.values():
@@ -131,12 +137,13 @@ def loss_scale_of(manifests: List[Manifest]) -> Optional[LossScale]:
     rates = [manifest.rate for manifest in manifests if manifest.rate is not None]
     given = (optimizer.get("name") for manifest in manifests for optimizer in manifest.optimizers)
     names = dict.fromkeys(name for name in given if isinstance(name, str))
-    triggers = [step for step in ((manifest.trigger or {}).get("step") for manifest in manifests) if isinstance(step, int) and not isinstance(step, bool)]
+    triggers = [(manifest.trigger or {}).get("step") for manifest in manifests]
+    steps = [s for s in triggers if isinstance(s, int) and not isinstance(s, bool)]
     return LossScale(
         drops=tuple((int(step), float(before), float(after)) for step, before, after in drops),
         rate=max(rates, default=None),
         optimizers=tuple(names),
-        trigger_step=min(triggers, default=None),
+        trigger_step=min(steps, default=None),
         kept_steps=tuple(sorted({step for manifest in manifests for step in manifest.kept_steps})),
     )
 

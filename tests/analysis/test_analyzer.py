@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from dump_trees import CLEAN, INF, PINNED, RUN, TIME, Step, host_of, titles
 
-from npu_overflow.analysis import analyzer, selection
+from npu_overflow.analysis import opening, selection
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump.record import Part
 from npu_overflow.dump.writer import TensorSpec
@@ -126,14 +126,14 @@ def test_a_cut_dump_still_shows_what_is_whole(tmp_path: Path) -> None:
 def test_a_dump_that_goes_away_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step(tmp_path)
     path = step.operator("Mul", "m/Mul", 1, 100)
-    count_tensors = analyzer.opening.count_tensors
+    count_tensors = opening.count_tensors
 
     def gone(opened: Any, mode: Any, workers: Any) -> Any:
         if os.path.exists(path):
             os.unlink(path)
         return count_tensors(opened, mode, workers)
 
-    monkeypatch.setattr(analyzer.opening, "count_tensors", gone)
+    monkeypatch.setattr(opening, "count_tensors", gone)
     report = analyze(str(tmp_path))
     assert report.operators[0].verdict == "unknown"
     assert [problem.code for problem in report.problems] == ["file.gone"]
@@ -407,14 +407,14 @@ def test_an_empty_folder_holds_no_overflow(tmp_path: Path) -> None:
 
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chain_of_three(tmp_path)
-    count_tensors = analyzer.opening.count_tensors
+    count_tensors = opening.count_tensors
 
     def interrupted(opened: Any, mode: Any, workers: Any) -> Any:
         if opened.op_type == "Relu":
             raise KeyboardInterrupt
         return count_tensors(opened, mode, workers)
 
-    monkeypatch.setattr(analyzer.opening, "count_tensors", interrupted)
+    monkeypatch.setattr(opening, "count_tensors", interrupted)
     with pytest.raises(KeyboardInterrupt):
         analyze(str(tmp_path))
     report = analyze(str(tmp_path), progress=True)
@@ -443,7 +443,7 @@ def test_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_of_thousands_of_records_few_are_read_where_few_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyzer, "_FEW_RECORDS", 3)
+    monkeypatch.setattr(selection, "_FEW_RECORDS", 3)
     steps = [Step(tmp_path, data_index) for data_index in range(3)]
     for task in range(9):
         steps[task // 3].operator("Mul", "model/mul_%d" % task, task + 1, 100 * task, core="AICPU" if task == 0 else "AIV")
@@ -466,7 +466,7 @@ def test_few_dumps_of_a_host_tree_are_held_open(tmp_path: Path, monkeypatch: pyt
     for number in range(6):
         step.operator("Mul", "m/mul_%d" % number, number, number * 10, [CLEAN] * 3, [INF], host=host_of(op_type="Mul", op_name="m/mul_%d" % number))
     whole = analyze(str(tmp_path))
-    monkeypatch.setattr(analyzer, "_MOST_HELD", 8)
+    monkeypatch.setattr(opening, "_MOST_HELD", 8)
     assert analyze(str(tmp_path)).to_json() == whole.to_json()
     assert [operator.inputs is None for operator in analyze(str(tmp_path), limit=2).operators] == [False, False, True, True, True, True]
 

@@ -10,8 +10,8 @@ from dump_trees import CLEAN, INF, RUN, Step, tensor_of
 
 from npu_overflow.analysis import chain, growing, workers
 from npu_overflow.analysis.analyzer import analyze
-from npu_overflow.analysis.opening import Opened, Sizes
-from npu_overflow.analysis.selection import Found
+from npu_overflow.analysis.entries import Found, Opened
+from npu_overflow.analysis.opening import Sizes
 from npu_overflow.dump.names import Entry, Place, parse_name
 from npu_overflow.dump.scan import find
 from npu_overflow.dump.writer import TensorSpec
@@ -88,7 +88,7 @@ def test_a_missing_file_is_not_growing(tmp_path: Path) -> None:
     grown = growing.Growing()
     grown.note(opened)
     assert grown.operators() == [] and grown.paths == set()
-    assert growing._state(path) is None and not growing._lately(path)
+    assert growing._stamp(path) is None and not growing._lately(path)
     opened.candidates = ()
     grown.note(opened)
     assert grown.operators() == []

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import pytest
 from dump_trees import CLEAN, INF, Step, titles
 
-from npu_overflow.analysis import analyzer, growing
+from npu_overflow.analysis import growing, opening
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump import writer
 from npu_overflow.errors import DumpFormatError
@@ -112,14 +112,14 @@ def test_a_dump_that_comes_after_its_record(tmp_path: Path, monkeypatch: pytest.
     step = Step(tmp_path)
     step.operator("Mul", "model/mul_1", 1, 100)
     step.record(2, 200)
-    look = analyzer.opening.look
+    look = opening.look
 
     def late(opened: Any, fetch: Any = None) -> None:
         look(opened, fetch)
         if not opened.candidates:
             step.dump("Mul", "model/mul_2", 2, 200)
 
-    monkeypatch.setattr(analyzer.opening, "look", late)
+    monkeypatch.setattr(opening, "look", late)
     report = analyze(str(tmp_path))
     assert titles(report) == [("model/mul_1", "computed_here")]
     assert len(growing_of(report)) == 1 and report.problems == ()
@@ -216,14 +216,14 @@ def test_two_analyses_at_once_give_the_same(tmp_path: Path) -> None:
 
 def test_a_dump_that_vanishes_is_a_problem_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = three(tmp_path)
-    look = analyzer.opening.look
+    look = opening.look
 
     def vanishing(opened: Any, fetch: Any = None) -> None:
         if opened.dump_file == paths[1]:
             os.unlink(paths[1])
         look(opened, fetch)
 
-    monkeypatch.setattr(analyzer.opening, "look", vanishing)
+    monkeypatch.setattr(opening, "look", vanishing)
     report = analyze(str(tmp_path))
     assert [problem.code for problem in report.problems] == ["file.gone"] and len(report.operators) == 3
 

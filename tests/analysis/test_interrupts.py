@@ -8,7 +8,7 @@ import pytest
 from dump_trees import CLEAN, INF, Step, host_of
 from interrupting import interrupted_at
 
-from npu_overflow.analysis import analyzer, selection
+from npu_overflow.analysis import opening, selection
 from npu_overflow.analysis.analyzer import analyze
 from npu_overflow.dump import scan
 
@@ -53,14 +53,14 @@ def test_while_a_host_tree_is_looked_through(tmp_path: Path, monkeypatch: pytest
     step = Step(tmp_path)
     for task, role in ((1, "culprit"), (2, "inherited"), (3, "inherited")):
         step.operator("Mul", "model/mul_%d" % task, task, 100 * task, [CLEAN], [INF], layout="magic", version=2, host=host_of(role=role))
-    monkeypatch.setattr(analyzer.opening, "look", interrupted_at(2, analyzer.opening.look))
+    monkeypatch.setattr(opening, "look", interrupted_at(2, opening.look))
     report = analyze(str(tmp_path), progress=True)
     assert codes(report) == ["remark.interrupted.listing"]
     assert report.first is not None and report.first.op_name == "model/mul_1" and report.first.inputs is not None
 
 
 def test_while_tensors_are_read(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(analyzer.opening, "count_tensors", interrupted_at(3, analyzer.opening.count_tensors))
+    monkeypatch.setattr(opening, "count_tensors", interrupted_at(3, opening.count_tensors))
     report = analyze(tree, progress=True)
     assert [(remark.code, remark.values) for remark in report.remarks] == [("remark.interrupted", {"done": 2, "total": 6})]
     assert [operator.inputs is not None for operator in report.operators] == [True, True, False, False, False, False]
@@ -68,13 +68,13 @@ def test_while_tensors_are_read(tree: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_twice(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "read_record", interrupted_at(3, selection.read_record))
-    monkeypatch.setattr(analyzer.opening, "count_tensors", interrupted_at(1, analyzer.opening.count_tensors))
+    monkeypatch.setattr(opening, "count_tensors", interrupted_at(1, opening.count_tensors))
     report = analyze(tree, progress=True)
     assert codes(report) == ["remark.interrupted.records", "remark.interrupted"]
     assert report.first is not None and report.first.inputs is None
 
 
-@pytest.mark.parametrize("where", [(scan._Scan, "folder"), (selection, "read_record"), (analyzer.opening, "count_tensors"), (analyzer.opening, "look")])
+@pytest.mark.parametrize("where", [(scan._Scan, "folder"), (selection, "read_record"), (opening, "count_tensors"), (opening, "look")])
 def test_a_program_that_asked_for_nothing_gets_its_interrupt(tree: str, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*where, interrupted_at(1, getattr(*where)))
     with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,8 @@ from typing import Any, Dict, List, Tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.analysis.selection import Found, _lazily_in_order, close_clocks, in_order
+from npu_overflow.analysis.entries import Found
+from npu_overflow.analysis.selection import _lazily_in_order, close_clocks, in_order
 from npu_overflow.dump.folder import Folder
 from npu_overflow.dump.layout import Tree
 from npu_overflow.dump.names import Entry, Name, Place, record_name

@@ -11,7 +11,7 @@ import pytest
 from cli_helpers import DUMP, make_tree
 from interrupting import interrupted_at
 
-from npu_overflow.analysis import analyzer, statistics
+from npu_overflow.analysis import opening, statistics
 from npu_overflow.cli import main, merge
 from npu_overflow.dump import scan
 from npu_overflow.report.model import Report
@@ -22,7 +22,7 @@ STATUS = 128 + signal.SIGINT
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])
 def test_analyze(quiet: List[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = make_tree(tmp_path / "a"), make_tree(tmp_path / "b")
-    monkeypatch.setattr(analyzer.opening, "count_tensors", interrupted_at(1, analyzer.opening.count_tensors))
+    monkeypatch.setattr(opening, "count_tensors", interrupted_at(1, opening.count_tensors))
     assert main(["analyze", "--json", "--exit-code", *quiet, str(first), str(second)]) == STATUS
     out, err = capsys.readouterr()
     reports = json.loads("[%s]" % out) if out.startswith("{") else json.loads(out)
