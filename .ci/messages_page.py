@@ -3,7 +3,7 @@
 What a page says above the list is written by hand: the messages that people meet, each with cause and cure. The list below has every other one, word by word, with what the
 program itself says to do.
 """
-# ruff: noqa: E501 - sentences stand in one line, and Chinese characters count twice
+
 from __future__ import annotations
 
 import importlib.util

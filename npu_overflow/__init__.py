@@ -1,4 +1,5 @@
-"""Finds the first overflowing operator in mixed-precision TensorFlow training, on Ascend NPUs and on CPU or GPU.
+"""Finds the first overflowing operator in mixed-precision TensorFlow training, on Ascend NPUs and
+on CPU or GPU.
 
     model.fit(data, callbacks=[npu_overflow.OverflowWatch()])
 
@@ -7,8 +8,9 @@
 
     report = npu_overflow.analyze("precision_data/overflow/dump")
 
-Importing this package imports nothing else: every public name is loaded when it is first used (PEP 562). That keeps the import
-cheap, and on an NPU it matters: nothing of TensorFlow may exist before the device is opened.
+Importing this package imports nothing else: every public name is loaded when it is first used (PEP
+562). That keeps the import cheap, and on an NPU it matters: nothing of TensorFlow may exist before
+the device is opened.
 """
 from __future__ import annotations
 
@@ -20,7 +22,15 @@ from npu_overflow.version import __version__
 if TYPE_CHECKING:
     from npu_overflow.analysis.analyzer import analyze
     from npu_overflow.collect.ascend.device import npu_device_dump_config
-    from npu_overflow.errors import CannotCollect, CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError
+    from npu_overflow.errors import (
+        CannotCollect,
+        CannotWrite,
+        DumpFormatError,
+        MissingExtra,
+        NpuOverflowError,
+        PathError,
+        UsageError,
+    )
     from npu_overflow.report.model import Operator, Report, TensorSummary
     from npu_overflow.training.options import WatchOptions
     from npu_overflow.training.watch import OverflowWatch, overflow_dump

@@ -3,13 +3,13 @@
     NpuOverflowError              everything this package raises on purpose
     ├── UsageError                a wrong option or argument (exit status 2; also a ValueError)
     ├── PathError                 a path that is missing, unreadable, or holds something else
-    │   └── CannotWrite           a file that can't be written: the disk is full, the quota used up … (also an OSError)
+    │   └── CannotWrite           a file that can't be written: the disk is full … (an OSError, too)
     ├── DumpFormatError           one file that is not what its name promises
     ├── CannotCollect             a collector that can't work here; says what to do instead
     └── MissingExtra              an optional package that is not installed
 
-Each error is a code with values. The sentences live in ``messages``, in every language the package speaks, so that the same
-error reads well in a terminal, in a report and in a log.
+Each error is a code with values. The sentences live in ``messages``, in every language the package
+speaks, so that the same error reads well in a terminal, in a report and in a log.
 """
 from __future__ import annotations
 
@@ -19,9 +19,18 @@ from typing import Any, Dict, Optional
 
 from npu_overflow import messages
 
-__all__ = ["NpuOverflowError", "UsageError", "PathError", "CannotWrite", "DumpFormatError", "CannotCollect", "MissingExtra"]
+__all__ = [
+    "NpuOverflowError",
+    "UsageError",
+    "PathError",
+    "CannotWrite",
+    "DumpFormatError",
+    "CannotCollect",
+    "MissingExtra",
+]
 
-#: why a file can't be written -> its sentence; where a system lacks one of the numbers it has no such error
+#: why a file can't be written -> its sentence; where a system lacks one of the numbers it has no
+#: such error
 _WRITING: Dict[Optional[int], str] = {
     getattr(errno, name, None): code
     for name, code in (
@@ -43,7 +52,8 @@ class NpuOverflowError(Exception):
     """Base of all errors of this package.
 
     Args:
-        code: key of the sentence in ``messages``. What to do next is the sentence ``<code>.hint``, where there is one.
+        code: key of the sentence in ``messages``. What to do next is the sentence ``<code>.hint``,
+            where there is one.
         values: what the sentence mentions.
     """
 
@@ -74,7 +84,8 @@ class NpuOverflowError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """What ``error`` says, for a sentence: the system's words, its own, or the name of its type where it says nothing."""
+    """What ``error`` says, for a sentence: the system's words, its own, or the name of its type
+    where it says nothing."""
     return getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
 
 
@@ -89,7 +100,8 @@ class PathError(NpuOverflowError):
 
 
 class CannotWrite(PathError, OSError):
-    """A file that can't be written. What was there before is unchanged, and nothing half written is left under its name."""
+    """A file that can't be written. What was there before is unchanged, and nothing half written is
+    left under its name."""
 
     @classmethod
     def of(cls, path: str, error: OSError) -> CannotWrite:
@@ -103,11 +115,13 @@ class CannotWrite(PathError, OSError):
 
 
 class DumpFormatError(NpuOverflowError):
-    """A file in a dump tree that can't be read as what it should be; reported as a problem, never fatal to the others."""
+    """A file in a dump tree that can't be read as what it should be; reported as a problem, never
+    fatal to the others."""
 
 
 class CannotCollect(NpuOverflowError):
-    """A collector that can't collect in this process; the watch reports the message and goes on watching or turns off."""
+    """A collector that can't collect in this process; the watch reports the message and goes on
+    watching or turns off."""
 
 
 class MissingExtra(NpuOverflowError):

@@ -1,9 +1,11 @@
-"""Files that keep the culprits in float32 on Ascend: the list for ``modify_mixlist`` and the lines for ``customize_dtypes``.
+"""Files that keep the culprits in float32 on Ascend: the list for ``modify_mixlist`` and the lines
+for ``customize_dtypes``.
 
 A file that exists already is merged into: it is the user's, and nothing in it is lost.
 
-    mixlist            {"black-list": {"to-add": ["FusedMulAdd"]}}; types on the black list keep their precision
-    customize_dtypes   model/fc/MatMul::InputDtype:float32,float32,OutputDtype:float32, a line an operator
+    mixlist            {"black-list": {"to-add": ["FusedMulAdd"]}}; types on the black list keep
+    their precision customize_dtypes
+    model/fc/MatMul::InputDtype:float32,float32,OutputDtype:float32, a line an operator
 
 Both are of CANN's types and names. From a tree of the host collector neither can be made.
 """
@@ -76,8 +78,8 @@ def merge_mixlist(existing: Optional[str], types: Sequence[str]) -> Tuple[str, L
         types: types to add to the black list.
 
     Returns:
-        the new text, and those of ``types`` that the file sends elsewhere too (its own "to-remove", its white or gray list): both entries stand then,
-        and the user must choose.
+        the new text, and those of ``types`` that the file sends elsewhere too (its own "to-remove",
+        its white or gray list): both entries stand then, and the user must choose.
 
     Raises:
         PathError: the existing file is no such list.
@@ -90,7 +92,9 @@ def merge_mixlist(existing: Optional[str], types: Sequence[str]) -> Tuple[str, L
     elsewhere = set(_names_of(black, "to-remove", "black-list"))
     for name in _LISTS[1:]:
         elsewhere |= set(_names_of(_dict_of(data, name), "to-add", name))
-    return _SURROGATES.sub(_escaped, json.dumps(data, indent=2, ensure_ascii=False)) + "\n", [name for name in types if name in elsewhere]
+    return _SURROGATES.sub(_escaped, json.dumps(data, indent=2, ensure_ascii=False)) + "\n", [
+        name for name in types if name in elsewhere
+    ]
 
 
 def _read(text: str) -> Dict[str, Any]:
@@ -107,7 +111,9 @@ def _read(text: str) -> Dict[str, Any]:
         return dict(pairs)
 
     try:
-        data = json.loads(text.lstrip("\ufeff"), object_pairs_hook=whole, parse_float=exact, parse_constant=refuse)
+        data = json.loads(
+            text.lstrip("\ufeff"), object_pairs_hook=whole, parse_float=exact, parse_constant=refuse
+        )
     except (ValueError, RecursionError) as error:
         raise PathError("mixlist.not_json", reason=reason_of(error)) from None
     if not isinstance(data, dict):
@@ -134,11 +140,16 @@ def _names_of(data: Dict[str, Any], name: str, where: str) -> List[str]:
 
 
 def dtype_line(operator: Operator) -> Optional[str]:
-    """The operator's line for ``customize_dtypes``, or None where its name can't stand there or its tensors are not known.
+    """The operator's line for ``customize_dtypes``, or None where its name can't stand there or its
+    tensors are not known.
 
     Floating-point tensors get float32, others keep their type.
     """
-    if operator.op_name is None or not _NAME.match(operator.op_name) or not (operator.inputs or operator.outputs):
+    if (
+        operator.op_name is None
+        or not _NAME.match(operator.op_name)
+        or not (operator.inputs or operator.outputs)
+    ):
         return None
     parts = []
     for word, tensors in (("InputDtype", operator.inputs), ("OutputDtype", operator.outputs)):
@@ -148,7 +159,11 @@ def dtype_line(operator: Operator) -> Optional[str]:
 
 
 def _float32(tensor: TensorSummary) -> str:
-    low = codes.could_overflow(tensor.dtype) and "complex" not in tensor.dtype and tensor.dtype != "float64"
+    low = (
+        codes.could_overflow(tensor.dtype)
+        and "complex" not in tensor.dtype
+        and tensor.dtype != "float64"
+    )
     return "float32" if low or not re.match(r"^[a-z0-9_]+\Z", tensor.dtype) else tensor.dtype
 
 
@@ -156,15 +171,21 @@ def merge_dtypes(existing: Optional[str], lines: Sequence[str]) -> Tuple[str, Li
     """The file for ``customize_dtypes``.
 
     Args:
-        existing: text of the file that is there, or None. It stays as it is, what is new stands behind it, with its line ends.
+        existing: text of the file that is there, or None. It stays as it is, what is new stands
+            behind it, with its line ends.
         lines: lines to add.
 
     Returns:
-        the new text, and the operators that the file names already with other types: its own line wins.
+        the new text, and the operators that the file names already with other types: its own line
+            wins.
     """
     kept = existing or ""
     lines_of = [line.lstrip("\ufeff") for line in kept.split("\n")]
-    known = {line.split("::", 1)[0].strip(): line.strip() for line in lines_of if "::" in line and not line.lstrip().startswith("OpType::")}
+    known = {
+        line.split("::", 1)[0].strip(): line.strip()
+        for line in lines_of
+        if "::" in line and not line.lstrip().startswith("OpType::")
+    }
     added, conflicts = [], []
     for line in sorted(set(lines)):
         name = line.split("::", 1)[0]

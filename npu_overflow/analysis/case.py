@@ -31,7 +31,8 @@ class Case:
         inputs, outputs: facts of its tensors, empty where it was not opened.
         phase: "forward", "backward" or None.
         forward_clean: no forward operator of the same step overflowed before it.
-        dumped_producer: the overflowing input of an inherited one comes from an operator of this dump; None: can't be told.
+        dumped_producer: the overflowing input of an inherited one comes from an operator of this
+            dump; None: can't be told.
         loss_scale: the last one seen, or None.
         host: from a tree of the host collector.
         origin: what held the value first, as in ``Operator``.
@@ -60,7 +61,8 @@ class Case:
 
     @property
     def plain_type(self) -> str:
-        """The type without a version or "D": CANN has "AvgPoolV2" and "ReduceSumD" beside "AvgPool" and "ReduceSum"."""
+        """The type without a version or "D": CANN has "AvgPoolV2" and "ReduceSumD" beside "AvgPool"
+        and "ReduceSum"."""
         return re.sub(r"(?<=[a-z])(V\d+|D)$", "", self.op_type or "")
 
     @property
@@ -72,12 +74,16 @@ class Case:
     def low_output(self) -> Optional[Facts]:
         """The first output of float16 or narrower; where some outputs overflowed, one of those."""
         bad = [facts for facts in self.outputs if facts.state == "overflow"]
-        return next((facts for facts in bad or self.outputs if is_low_precision(facts.summary.dtype)), None)
+        return next(
+            (facts for facts in bad or self.outputs if is_low_precision(facts.summary.dtype)), None
+        )
 
     @property
     def limit(self) -> Optional[float]:
         """MAX of the operator's result type."""
-        sizes = [facts.largest for facts in self.outputs or self.inputs if facts.largest is not None]
+        sizes = [
+            facts.largest for facts in self.outputs or self.inputs if facts.largest is not None
+        ]
         return min(sizes) if sizes else None
 
     @property
@@ -98,18 +104,23 @@ class Case:
 
 
 def is_backward(op_type: Optional[str], op_name: Optional[str], phase: Optional[str]) -> bool:
-    """Whether an operator belongs to the backward pass: as the collector says, else by its type and name."""
+    """Whether an operator belongs to the backward pass: as the collector says, else by its type and
+    name."""
     if phase is not None:
         return phase == "backward"
     return bool(_BACKWARD_TYPE.search(op_type or "") or _BACKWARD_NAME.search(op_name or ""))
 
 
 def seen(side: str, facts: Facts, **more: Any) -> Dict[str, Any]:
-    """Evidence that points at one tensor: its first overflow element, or its largest value where there is none."""
+    """Evidence that points at one tensor: its first overflow element, or its largest value where
+    there is none."""
     summary = facts.summary
     found: Dict[str, Any] = {"tensor": "%s.%d" % (side, summary.index), "dtype": summary.dtype}
     if summary.first_overflow:
-        found["element"], found["value"] = summary.first_overflow["index"], summary.first_overflow["value"]
+        found["element"], found["value"] = (
+            summary.first_overflow["index"],
+            summary.first_overflow["value"],
+        )
     elif facts.numbers.largest is not None:
         found["largest"] = facts.numbers.largest
     if summary.headroom_log2 is not None:

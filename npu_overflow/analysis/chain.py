@@ -86,7 +86,10 @@ def _maker(
         if facts.state != "overflow":
             continue
         for maker, output in sorted(makers.get(_figures(reader, facts), [])[::-1], key=other_step):
-            read, made = _tensor(reader, "inputs", place), _tensor(operators[maker], "outputs", output)
+            read, made = (
+                _tensor(reader, "inputs", place),
+                _tensor(operators[maker], "outputs", output),
+            )
             if _same(read, made):
                 return maker
     return None

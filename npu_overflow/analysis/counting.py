@@ -1,10 +1,12 @@
 """Exact counts, extremes and means of values in one pass and bounded memory.
 
-Two ways, measured on numpy 1.19 to 2.5 (nanoseconds an element; plain ``max``, ``min`` and ``mean`` of float16 take 12 to 20):
+Two ways, measured on numpy 1.19 to 2.5 (nanoseconds an element; plain ``max``, ``min`` and ``mean``
+of float16 take 12 to 20):
 
-- types of 8 and 16 bits: a histogram of the bit patterns (1.2 ns). Everything else follows exactly from at most 65536 counts;
-- float32 and float64: a sum of mantissas for each sign and exponent (3 ns). Sums of integers are exact, so the mean is too, whatever cancels;
-  the histogram of magnitudes comes for free.
+- types of 8 and 16 bits: a histogram of the bit patterns (1.2 ns). Everything else follows exactly
+  from at most 65536 counts;
+- float32 and float64: a sum of mantissas for each sign and exponent (3 ns). Sums of integers are
+  exact, so the mean is too, whatever cancels; the histogram of magnitudes comes for free.
 """
 from __future__ import annotations
 
@@ -30,9 +32,10 @@ Number = Union[bool, int, float]
 class Numbers(NamedTuple):
     """What stands in a group of values.
 
-    ``minimum`` and ``maximum`` ignore NaN and include Inf; ``mean`` is over finite elements; ``largest`` and ``smallest`` are the extreme finite
-    magnitudes (``smallest`` without zeros); ``at_max`` counts ±MAX of the type; ``zeros`` and ``negatives`` count what logarithms mind.
-    All are None where there is no such element.
+    ``minimum`` and ``maximum`` ignore NaN and include Inf; ``mean`` is over finite elements;
+    ``largest`` and ``smallest`` are the extreme finite magnitudes (``smallest`` without zeros);
+    ``at_max`` counts ±MAX of the type; ``zeros`` and ``negatives`` count what logarithms mind. All
+    are None where there is no such element.
     """
 
     elements: int = 0
@@ -51,11 +54,15 @@ class Numbers(NamedTuple):
 
 
 def histogram_of(counts: Dict[int, int]) -> Optional[Dict[str, Any]]:
-    """Counts by exponent as the report holds them: ``counts[i]`` magnitudes in [2^(low+i), 2^(low+i+1)); None where there are none."""
+    """Counts by exponent as the report holds them: ``counts[i]`` magnitudes in [2^(low+i),
+    2^(low+i+1)); None where there are none."""
     if not counts:
         return None
     low = min(counts)
-    return {"low": low, "counts": [counts.get(exponent, 0) for exponent in range(low, max(counts) + 1)]}
+    return {
+        "low": low,
+        "counts": [counts.get(exponent, 0) for exponent in range(low, max(counts) + 1)],
+    }
 
 
 class CodeCounter:
@@ -70,7 +77,9 @@ class CodeCounter:
         self._table = table
         self._max = largest
         self._all: Any = None  # counts of all patterns, from the first larger piece on
-        self._few: Any = None  # (patterns, counts) of one small piece: most tensors of a tree of many operators are no more
+        # (patterns, counts) of one small piece: most tensors of a tree of many operators are no
+        # more
+        self._few: Any = None
         self._buffer = np.empty(0, np.intp)
         self._bad: Any = None
 
@@ -153,7 +162,8 @@ class CodeCounter:
 
 
 def _weighted_mean(values: Any, weights: Any) -> Optional[float]:
-    """Mean of few distinct values. A product of a value of at most 11 bits and a count is exact, and so is ``fsum``."""
+    """Mean of few distinct values. A product of a value of at most 11 bits and a count is exact,
+    and so is ``fsum``."""
     total = int(weights.sum())
     return math.fsum((values * weights).tolist()) / total if total else None
 
@@ -253,12 +263,19 @@ class FloatCounter:
         nan, pos_inf = int(np.isnan(odd).sum()), int((odd == np.inf).sum())
         neg_inf = len(odd) - nan - pos_inf
         was = self._special
-        self._special = Numbers(nan=was.nan + nan, pos_inf=was.pos_inf + pos_inf, neg_inf=was.neg_inf + neg_inf)
+        self._special = Numbers(
+            nan=was.nan + nan, pos_inf=was.pos_inf + pos_inf, neg_inf=was.neg_inf + neg_inf
+        )
         return values[finite]
 
     def overflows(self, saturation: bool) -> int:
         """Overflow values that were counted so far: Inf, NaN and in saturation mode ±MAX."""
-        return self._special.nan + self._special.pos_inf + self._special.neg_inf + (self._at_max if saturation else 0)
+        return (
+            self._special.nan
+            + self._special.pos_inf
+            + self._special.neg_inf
+            + (self._at_max if saturation else 0)
+        )
 
     def numbers(self) -> Numbers:
         """What was counted so far."""
@@ -290,7 +307,9 @@ class FloatCounter:
             if exponent == half - 1:
                 continue
             number = int(self._counts[index])
-            mantissas = sum(int(sums[index]) << (place * self._piece) for place, sums in enumerate(self._sums))
+            mantissas = sum(
+                int(sums[index]) << (place * self._piece) for place, sums in enumerate(self._sums)
+            )
             if exponent:
                 mantissas = (mantissas + (number << self._mantissa)) << (exponent - 1)
             total += -mantissas if index >= half else mantissas

@@ -1,7 +1,8 @@
-"""Rules that know an operator's formula: which values of its inputs make which of its intermediates overflow.
+"""Rules that know an operator's formula: which values of its inputs make which of its intermediates
+overflow.
 
-Each looks at a ``Case`` and returns None, or its evidence: a dict of what it saw, such as the tensor, the element, the value and the headroom. Their order
-is in ``rules``.
+Each looks at a ``Case`` and returns None, or its evidence: a dict of what it saw, such as the
+tensor, the element, the value and the headroom. Their order is in ``rules``.
 """
 from __future__ import annotations
 
@@ -15,32 +16,51 @@ from npu_overflow.analysis.statistics import Facts
 #: magnitudes from here on are no activations: they are what people write into masks
 MASK = 1e9
 
-_REDUCTIONS = re.compile(r"(?<!Max)Pool|Mean|Sum|Norm|Variance|Moments|^Var|L2Loss|BNTraining|BNInfer|ReduceStd")
+_REDUCTIONS = re.compile(
+    r"(?<!Max)Pool|Mean|Sum|Norm|Variance|Moments|^Var|L2Loss|BNTraining|BNInfer|ReduceStd"
+)
 
 #: type -> (index of the input that must not be small, whether a negative there is no number)
 _SMALL_INPUT: Mapping[str, Tuple[int, bool]] = {
-    "Log": (0, True), "Rsqrt": (0, True), "Sqrt": (0, True), "Reciprocal": (0, False), "Inv": (0, False),
-    "Div": (1, False), "RealDiv": (1, False), "TruncateDiv": (1, False), "FloorDiv": (1, False), "DivNoNan": (1, False), "Xdivy": (1, False),
+    "Log": (0, True), "Rsqrt": (0, True), "Sqrt": (0, True), "Reciprocal": (0, False),
+    "Inv": (0, False), "Div": (1, False), "RealDiv": (1, False), "TruncateDiv": (1, False),
+    "FloorDiv": (1, False), "DivNoNan": (1, False), "Xdivy": (1, False),
     "Xlogy": (1, True), "SqrtGrad": (0, False), "LogGrad": (0, False),
 }  # fmt: skip
 #: functions that are finite only between two values
-_DOMAIN: Mapping[str, Tuple[float, float]] = {"Log1p": (-1, math.inf), "Atanh": (-1, 1), "Erfinv": (-1, 1), "Ndtri": (0, 1)}
+_DOMAIN: Mapping[str, Tuple[float, float]] = {
+    "Log1p": (-1, math.inf),
+    "Atanh": (-1, 1),
+    "Erfinv": (-1, 1),
+    "Ndtri": (0, 1),
+}
 #: gradients that multiply by a power of what the forward operator gave
 _LARGE_INPUT: Mapping[str, int] = {"RsqrtGrad": 3, "ReciprocalGrad": 2, "InvGrad": 2}
 #: exponentials: whether negative inputs count too
-_EXPONENTIALS: Mapping[str, bool] = {"Exp": False, "Expm1": False, "Sinh": True, "Cosh": True, "SoftplusGrad": True}
+_EXPONENTIALS: Mapping[str, bool] = {
+    "Exp": False,
+    "Expm1": False,
+    "Sinh": True,
+    "Cosh": True,
+    "SoftplusGrad": True,
+}
 
-#: squares and other powers: type -> exponent of the intermediate that overflows first (tanh GELU cubes its input)
+#: squares and other powers: type -> exponent of the intermediate that overflows first (tanh GELU
+#: cubes its input)
 _POWERS: Mapping[str, int] = {
-    "Square": 2, "SquaredDifference": 2, "L2Loss": 2, "SquareSum": 2, "SquareSumAll": 2, "Gelu": 3, "FastGelu": 3, "GeluGrad": 3, "FastGeluGrad": 3,
+    "Square": 2, "SquaredDifference": 2, "L2Loss": 2, "SquareSum": 2, "SquareSumAll": 2,
+    "Gelu": 3, "FastGelu": 3, "GeluGrad": 3, "FastGeluGrad": 3,
 }  # fmt: skip
 _SOFTMAX = re.compile(r"Softmax")
 _SUMS = frozenset(
-    "Sum ReduceSum AddN AccumulateNV2 Cumsum SegmentSum UnsortedSegmentSum SparseSegmentSum ScatterNd ScatterNdAdd ScatterAdd TensorScatterAdd "
+    "Sum ReduceSum AddN AccumulateNV2 Cumsum SegmentSum UnsortedSegmentSum SparseSegmentSum "
+    "ScatterNd ScatterNdAdd ScatterAdd TensorScatterAdd "
     "Add AddV2 BiasAdd".split()
 )
 #: quotients of a sum: of finite values the mean is never out of range, so its sum must have been
-_MEANS = frozenset("Mean ReduceMean AvgPool AvgPool3D GlobalAveragePool SegmentMean SparseSegmentMean".split())
+_MEANS = frozenset(
+    "Mean ReduceMean AvgPool AvgPool3D GlobalAveragePool SegmentMean SparseSegmentMean".split()
+)
 #: products of single elements
 _FACTORS = frozenset("Mul Prod ReduceProd Cumprod".split())
 _PRODUCTS = re.compile(
@@ -50,7 +70,8 @@ _PRODUCTS = re.compile(
 
 
 def negative_mask(case: Case) -> Evidence:
-    """An input holds what attention masks are made of: -1e9, -MAX, or nothing overflowing but -Inf."""
+    """An input holds what attention masks are made of: -1e9, -MAX, or nothing overflowing but -Inf.
+    """
     return _mask(case, negative=True)
 
 
@@ -66,34 +87,57 @@ def _mask(case: Case, negative: bool) -> Evidence:
         return None
     for facts in case.inputs:
         low, largest = facts.summary.min, facts.numbers.largest
-        if facts.largest is None or low is None or "input.%d" % facts.summary.index in case.variables:  # a weight can have exploded
+        # a weight can have exploded
+        if (
+            facts.largest is None
+            or low is None
+            or "input.%d" % facts.summary.index in case.variables
+        ):
             continue
         at_max = -facts.largest == low and facts.summary.nan == 0
         masked = low <= -MASK and facts.summary.nan == facts.summary.pos_inf == 0
         if negative and (at_max or masked):
             return seen("input", facts, value=float(low))
         # where nothing is narrow, a large value is nothing that has to fit
-        if not negative and largest is not None and largest >= MASK and not (at_max or masked) and case.low_output is not None:
+        if (
+            not negative
+            and largest is not None
+            and largest >= MASK
+            and not (at_max or masked)
+            and case.low_output is not None
+        ):
             return seen("input", facts, value=largest)
     return None
 
 
 def masked_row(case: Case) -> Evidence:
-    """A softmax gives NaN although nothing but -Inf stands in its input beside finite values: a whole row is -Inf."""
-    if case.spared or not _SOFTMAX.search(case.op_type or "") or is_backward(case.op_type, None, None):
+    """A softmax gives NaN although nothing but -Inf stands in its input beside finite values: a
+    whole row is -Inf."""
+    if (
+        case.spared
+        or not _SOFTMAX.search(case.op_type or "")
+        or is_backward(case.op_type, None, None)
+    ):
         return None
     for facts in case.inputs[:1]:
         if facts.summary.neg_inf and not facts.summary.nan and not facts.summary.pos_inf:
-            return next((seen("output", output) for output in case.outputs if output.summary.nan), None)
+            return next(
+                (seen("output", output) for output in case.outputs if output.summary.nan), None
+            )
     return None
 
 
 def power(case: Case) -> Evidence:
-    """A square or cube of something too large: float16 holds squares up to 255.9 and cubes up to 40.3."""
+    """A square or cube of something too large: float16 holds squares up to 255.9 and cubes up to
+    40.3."""
     if not case.own or case.low_output is None or case.limit is None:
         return None
     exponent_of = float(_POWERS.get(case.plain_type, 0))
-    if case.plain_type == "Pow" and len(case.inputs) > 1 and case.inputs[1].numbers.maximum is not None:
+    if (
+        case.plain_type == "Pow"
+        and len(case.inputs) > 1
+        and case.inputs[1].numbers.maximum is not None
+    ):
         exponent_of = float(case.inputs[1].numbers.maximum)
     if not 1.0 < exponent_of < 1e6:
         return None
@@ -102,7 +146,9 @@ def power(case: Case) -> Evidence:
         bound /= 2  # each side may bring half of it
     for facts in case.inputs[:2] if case.plain_type != "Pow" else case.inputs[:1]:
         if facts.numbers.largest is not None and facts.numbers.largest > bound:
-            return seen("input", facts, value=facts.numbers.largest, bound=bound, exponent=exponent_of)
+            return seen(
+                "input", facts, value=facts.numbers.largest, bound=bound, exponent=exponent_of
+            )
     return None
 
 
@@ -146,7 +192,8 @@ def _outside(facts: Facts, low: float, high: float) -> Evidence:
 
 
 def _small_base(case: Case, limit: float) -> Evidence:
-    """A power with a negative exponent of something near to 0, or with a fraction as exponent of a negative."""
+    """A power with a negative exponent of something near to 0, or with a fraction as exponent of a
+    negative."""
     if len(case.inputs) < 2:
         return None
     base, exponents = case.inputs[0], case.inputs[1].numbers
@@ -154,9 +201,15 @@ def _small_base(case: Case, limit: float) -> Evidence:
     if exponents.minimum is not None and -1e6 < exponents.minimum < 0:
         if numbers.zeros:
             return seen("input", base, value=0.0, zeros=numbers.zeros)
-        if numbers.smallest is not None and numbers.smallest < limit ** (1.0 / float(exponents.minimum)):
+        if numbers.smallest is not None and numbers.smallest < limit ** (
+            1.0 / float(exponents.minimum)
+        ):
             return seen("input", base, value=numbers.smallest)
-    if numbers.negatives and numbers.minimum is not None and any(output.summary.nan for output in case.outputs):
+    if (
+        numbers.negatives
+        and numbers.minimum is not None
+        and any(output.summary.nan for output in case.outputs)
+    ):
         return seen("input", base, value=float(numbers.minimum), negatives=numbers.negatives)
     return None
 
@@ -177,13 +230,20 @@ _ATTENTION = re.compile(r"attention|attn|score|einsum", re.IGNORECASE)
 
 
 def dot_product(case: Case) -> Evidence:
-    """A matrix product or convolution of the forward pass whose sums leave the range of its result."""
-    if case.verdict != "computed_here" or case.low_output is None or not _PRODUCTS.match(case.op_type or ""):
+    """A matrix product or convolution of the forward pass whose sums leave the range of its result.
+    """
+    if (
+        case.verdict != "computed_here"
+        or case.low_output is None
+        or not _PRODUCTS.match(case.op_type or "")
+    ):
         return None
     if case.backward or case.bits & CUBE_BIT:
         return None
     found = seen("output", case.low_output)
-    magnitudes = [facts.numbers.largest for facts in case.inputs if facts.numbers.largest is not None]
+    magnitudes = [
+        facts.numbers.largest for facts in case.inputs if facts.numbers.largest is not None
+    ]
     found["input_largest"] = max(magnitudes, default=0.0)
     if (case.op_type or "").startswith("BatchMatMul") or _ATTENTION.search(case.op_name or ""):
         found["scores"] = "attention"
@@ -192,27 +252,45 @@ def dot_product(case: Case) -> Evidence:
 
 def sum_range(case: Case) -> Evidence:
     """A sum leaves the range of its result, in the forward pass."""
-    if case.verdict != "computed_here" or case.low_output is None or case.plain_type not in _SUMS or case.backward:
+    if (
+        case.verdict != "computed_here"
+        or case.low_output is None
+        or case.plain_type not in _SUMS
+        or case.backward
+    ):
         return None
     return seen("output", case.low_output)
 
 
 def product_range(case: Case) -> Evidence:
     """A product of elements leaves the range of its result, in the forward pass."""
-    if case.verdict != "computed_here" or case.low_output is None or case.plain_type not in _FACTORS or case.backward or case.widest is None:
+    if (
+        case.verdict != "computed_here"
+        or case.low_output is None
+        or case.plain_type not in _FACTORS
+        or case.backward
+        or case.widest is None
+    ):
         return None
     return seen("output", case.low_output, input_largest=case.widest.numbers.largest)
 
 
 def mean_range(case: Case) -> Evidence:
     """A mean is out of range although its elements are not: the sum before the division was."""
-    if case.verdict != "computed_here" or case.low_output is None or case.plain_type not in _MEANS or case.backward or case.widest is None:
+    if (
+        case.verdict != "computed_here"
+        or case.low_output is None
+        or case.plain_type not in _MEANS
+        or case.backward
+        or case.widest is None
+    ):
         return None
     return seen("output", case.low_output, input_largest=case.widest.numbers.largest)
 
 
 def reduction_inside(case: Case) -> Evidence:
-    """A sum overflows before it is divided or rooted, so that neither inputs nor outputs show it."""
+    """A sum overflows before it is divided or rooted, so that neither inputs nor outputs show it.
+    """
     if case.verdict != "internal" or not _REDUCTIONS.search(case.op_type or ""):
         return None
     widest = case.widest

@@ -45,7 +45,9 @@ class Growing:
 
     def records(self) -> None:
         """Add the records that grew since to ``paths``; asked once."""
-        self.paths |= {path for path, before in self._records if self._grew(path, before, _is_record)}
+        self.paths |= {
+            path for path, before in self._records if self._grew(path, before, _is_record)
+        }
 
     def operators(self) -> List[Opened]:
         """Operators whose dump grew, or came, since; asked once each."""

@@ -5,7 +5,13 @@ from typing import Any, Dict, NamedTuple, Optional, Union
 
 import numpy as np
 
-from npu_overflow.analysis.counting import CHUNK, CODES_CHUNK, CodeCounter, FloatCounter, IntegerCounter
+from npu_overflow.analysis.counting import (
+    CHUNK,
+    CODES_CHUNK,
+    CodeCounter,
+    FloatCounter,
+    IntegerCounter,
+)
 from npu_overflow.dump import codes, floats
 
 __all__ = ["Kind", "is_low_precision", "kind_of", "may_overflow"]
@@ -22,7 +28,8 @@ class Kind(NamedTuple):
     """How one data type is counted.
 
     Args:
-        part: the type of one stored number: the type itself, or that of the parts of a complex type.
+        part: the type of one stored number: the type itself, or that of the parts of a complex
+            type.
         parts: stored numbers an element.
         table: value of each bit pattern for types of at most 16 bits, float64; None for others.
         largest: MAX of the type, or None where it is no float.
@@ -69,7 +76,8 @@ class Kind(NamedTuple):
 
 
 def overflow_values(values: Any, largest: Optional[float], mode: Optional[str]) -> Any:
-    """Where ``values`` overflowed: Inf and NaN, in saturation mode ±MAX too (an Inf that was fed in there is beyond MAX)."""
+    """Where ``values`` overflowed: Inf and NaN, in saturation mode ±MAX too (an Inf that was fed in
+    there is beyond MAX)."""
     bad = ~np.isfinite(values)
     if mode == "saturation" and largest is not None:
         bad |= np.abs(values) == largest
@@ -85,7 +93,8 @@ def kind_of(dtype: str) -> Optional[Kind]:
 
 
 def may_overflow(dtype: str) -> bool:
-    """Whether a tensor of this type, if it can't be read, could hold an overflow value: not integers, bools, strings and handles."""
+    """Whether a tensor of this type, if it can't be read, could hold an overflow value: not
+    integers, bools, strings and handles."""
     return codes.could_overflow(dtype) and dtype != "resource"
 
 

@@ -33,7 +33,15 @@ def gather_problems(state: State) -> None:
 
 def make_remarks(state: State) -> None:
     """Add those that take all entries."""
-    for kind in (_of_records, _clocks, _maybe_saturation, _formats, _statistics, _unfinished, _mode):
+    for kind in (
+        _of_records,
+        _clocks,
+        _maybe_saturation,
+        _formats,
+        _statistics,
+        _unfinished,
+        _mode,
+    ):
         state.remarks += kind(state)
 
 
@@ -77,8 +85,8 @@ def _clocks(state: State) -> List[Coded]:
 
 
 def _maybe_saturation(state: State) -> List[Coded]:
-    """±MAX and neither Inf nor NaN anywhere in an operator, while INF/NaN mode was only guessed from
-    the record."""
+    """±MAX and neither Inf nor NaN anywhere in an operator, while INF/NaN mode was only guessed
+    from the record."""
     for opened in state.operators:
         manifest = state.facts.of_place(opened.found.entry.place)
         known = state.mode or (manifest is not None and manifest.mode) or opened.host is not None

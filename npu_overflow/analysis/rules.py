@@ -1,7 +1,9 @@
-"""Advice by rule: an ordered list of small functions, the most specific first. A new diagnosis is one function and one line here.
+"""Advice by rule: an ordered list of small functions, the most specific first. A new diagnosis is
+one function and one line here.
 
-Each rule looks at a ``Case`` and returns None, or its evidence: a dict of what it saw, such as the tensor, the element, the value and the
-headroom. Rules about formulas are in ``formulas``, the others here. The sentences are ``advice.CODE`` in ``messages``.
+Each rule looks at a ``Case`` and returns None, or its evidence: a dict of what it saw, such as the
+tensor, the element, the value and the headroom. Rules about formulas are in ``formulas``, the
+others here. The sentences are ``advice.CODE`` in ``messages``.
 """
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["RULES", "Case", "Rule", "advise", "is_backward"]
 INTEGER_BITS, FLOAT_BITS = 0x8 | 0x10 | 0x80, 0x20 | CAST_BIT | CUBE_BIT
 
 CASTS = ("Cast", "TransData", "CastLike")
-_OPTIMIZERS = re.compile(r"^(Resource)?(Sparse)?Apply[A-Z]|^(Fused)?(Adam|Lamb|Momentum|Sgd)(Apply|Optimizer)")
+_OPTIMIZERS = re.compile(
+    r"^(Resource)?(Sparse)?Apply[A-Z]|^(Fused)?(Adam|Lamb|Momentum|Sgd)(Apply|Optimizer)"
+)
 # Keras names the scope of an update by its optimizer
 _OPTIMIZER_SCOPES = re.compile(
     r"^(adam|adamw|adamax|nadam|rmsprop|adagrad|adadelta|ftrl|lamb|lion|sgd|adafactor)(_\d+)?/",
@@ -33,18 +37,30 @@ def padding(case: Case) -> Evidence:
     for side, tensors in (("output", case.outputs), ("input", case.inputs)):
         for facts in tensors:
             if facts.state == "padding":
-                return {"tensor": "%s.%d" % (side, facts.summary.index), "format": facts.summary.format, "elements": facts.summary.overflow_in_padding}
+                return {
+                    "tensor": "%s.%d" % (side, facts.summary.index),
+                    "format": facts.summary.format,
+                    "elements": facts.summary.overflow_in_padding,
+                }
     return None
 
 
 def integer_status(case: Case) -> Evidence:
     """Only integer bits are set."""
-    return {"status": case.bits & INTEGER_BITS} if case.bits & INTEGER_BITS and not case.bits & FLOAT_BITS else None
+    return (
+        {"status": case.bits & INTEGER_BITS}
+        if case.bits & INTEGER_BITS and not case.bits & FLOAT_BITS
+        else None
+    )
 
 
 def integer_too(case: Case) -> Evidence:
     """Integer bits beside floating-point ones."""
-    return {"status": case.bits & INTEGER_BITS} if case.bits & INTEGER_BITS and case.bits & FLOAT_BITS else None
+    return (
+        {"status": case.bits & INTEGER_BITS}
+        if case.bits & INTEGER_BITS and case.bits & FLOAT_BITS
+        else None
+    )
 
 
 def weights_lost(case: Case) -> Evidence:
@@ -62,7 +78,9 @@ def optimizer_float16(case: Case) -> Evidence:
     part = case.host and case.own and _OPTIMIZER_SCOPES.match(case.op_name or "")
     if not (whole or part) or case.spared:
         return None
-    low = next((facts for facts in case.inputs if is_low_precision(facts.summary.dtype)), case.low_output)
+    low = next(
+        (facts for facts in case.inputs if is_low_precision(facts.summary.dtype)), case.low_output
+    )
     return None if low is None else seen("input", low)
 
 
@@ -81,7 +99,13 @@ def weight_range(case: Case) -> Evidence:
 
 def cast_range(case: Case) -> Evidence:
     """A value does not fit the narrower type it is converted to."""
-    casts = case.op_type in CASTS and case.own and case.low_output is not None and "input.0" not in case.variables  # "weight_range" says more
+    # "weight_range" says more
+    casts = (
+        case.op_type in CASTS
+        and case.own
+        and case.low_output is not None
+        and "input.0" not in case.variables
+    )
     if not casts and not case.bits & CAST_BIT:
         return None
     found: Dict[str, Any] = seen("output", case.low_output) if case.low_output is not None else {}
@@ -100,13 +124,19 @@ def atomic_add(case: Case) -> Evidence:
 
 def constant_input(case: Case) -> Evidence:
     """The overflowing input comes from no operator of this dump."""
-    if case.verdict != "inherited" or case.dumped_producer is not False or case.origin == "variable":  # "weights_lost" says more
+    # "weights_lost" says more
+    if (
+        case.verdict != "inherited"
+        or case.dumped_producer is not False
+        or case.origin == "variable"
+    ):
         return None
     return next((seen("input", facts) for facts in case.inputs if facts.state == "overflow"), None)
 
 
 def scale_at_floor(case: Case) -> Evidence:
-    """The loss scale has fallen to 1 or below: scaling is not the reason, unless a replay has shown that it is."""
+    """The loss scale has fallen to 1 or below: scaling is not the reason, unless a replay has shown
+    that it is."""
     if case.loss_scale is None or not case.loss_scale <= 1.0 or case.spared or case.cured_by_scale:
         return None
     return {"loss_scale": case.loss_scale}
@@ -122,7 +152,8 @@ def gradient_scale(case: Case) -> Evidence:
 
 
 def scaled_cast(case: Case) -> Evidence:
-    """A gradient that is too large for the type it is cast to: there the scale is nearer than the cast."""
+    """A gradient that is too large for the type it is cast to: there the scale is nearer than the
+    cast."""
     return gradient_scale(case) if case.op_type in CASTS else None
 
 
@@ -184,8 +215,8 @@ def advise(case: Case) -> Tuple[Tuple[str, ...], Dict[str, Any]]:
     """The advice for one operator.
 
     Returns:
-        codes, the most specific first, and the evidence by code. What was absorbed needs none, and of what was inherited the verdict
-        says all; where else no rule fits: "ask_support".
+        codes, the most specific first, and the evidence by code. What was absorbed needs none, and
+        of what was inherited the verdict says all; where else no rule fits: "ask_support".
     """
     if case.verdict == "absorbed":
         return (), {}

@@ -31,7 +31,9 @@ class RunFacts:
     @property
     def run_ids(self) -> Mapping[str, str]:
         """Time folder -> run id."""
-        return {run: found[0].run_id for run, found in self.by_run.items() if run and found[0].run_id}
+        return {
+            run: found[0].run_id for run, found in self.by_run.items() if run and found[0].run_id
+        }
 
     def of_runs(self, runs: Iterable[Optional[str]]) -> List[Manifest]:
         """The manifests of these time folders; where they have none, those that still wait for a
@@ -83,7 +85,9 @@ def read_run_facts(tree: Tree) -> RunFacts:
     result = RunFacts()
     for run, folder in sorted(folders_of(tree), key=lambda pair: pair[1]):
         found = read_manifests(folder)
-        result.problems += [FileProblem(item.file, item.code, item.values) for item in found.problems]
+        result.problems += [
+            FileProblem(item.file, item.code, item.values) for item in found.problems
+        ]
         if found:
             result.by_run.setdefault(run, []).extend(found)
     return result
@@ -130,7 +134,8 @@ def _time_folder(folder: str, run: Optional[str]) -> Optional[str]:
 
 
 def loss_scale_of(manifests: List[Manifest]) -> Optional[LossScale]:
-    """What the watch saw. The loss scale is the same on every rank; the rate is the highest of them."""
+    """What the watch saw. The loss scale is the same on every rank; the rate is the highest of
+    them."""
     if not manifests:
         return None
     drops = max((manifest.drops for manifest in manifests), key=len)

@@ -26,8 +26,8 @@ class Facts:
 
     Args:
         summary: as in the report.
-        state: "overflow" (the valid region holds an overflow value), "padding" (only the padding does), "clean", or "unknown" (it
-            could hold one, and can't be read).
+        state: "overflow" (the valid region holds an overflow value), "padding" (only the padding
+            does), "clean", or "unknown" (it could hold one, and can't be read).
         numbers: of the valid region; all None where there are no values.
         largest: MAX of the type, or None where it is no float.
         remark: why the whole tensor had to count as valid (a code of ``messages``), or None.
@@ -56,7 +56,9 @@ def summarize(tensor: Tensor, mode: Optional[str]) -> Facts:
     if tensor.note is not None or kind is None:
         return unread(tensor, tensor.note or "not_decoded")
     region = tensor.valid() if kind.is_float or _padded(tensor) else None
-    inside, outside, first_at = _count(tensor, kind, None if region is None or region.whole else region, mode)
+    inside, outside, first_at = _count(
+        tensor, kind, None if region is None or region.whole else region, mode
+    )
     in_padding = _overflows(outside, mode)
     overflow = _overflows(inside, mode) if kind.is_float else 0
     summary = TensorSummary(
@@ -70,14 +72,18 @@ def summarize(tensor: Tensor, mode: Optional[str]) -> Facts:
 
 
 def unread(tensor: Tensor, note: str) -> Facts:
-    """Facts of a tensor whose values can't be read: empty ones and those that hold no floats leave nothing open."""
+    """Facts of a tensor whose values can't be read: empty ones and those that hold no floats leave
+    nothing open."""
     state = "unknown" if note != "no_data" and may_overflow(tensor.dtype) else "clean"
     kind = kind_of(tensor.dtype)
-    return Facts(TensorSummary(**_identity(tensor), note=note), state, largest=kind.largest if kind else None)
+    return Facts(
+        TensorSummary(**_identity(tensor), note=note), state, largest=kind.largest if kind else None
+    )
 
 
 def with_statistics(tensor: Tensor, mode: Optional[str], given: TensorStatistics) -> Facts:
-    """Facts from statistics that somebody else made: a .csv dump, or what a replay kept of a cut tensor."""
+    """Facts from statistics that somebody else made: a .csv dump, or what a replay kept of a cut
+    tensor."""
     kind = kind_of(tensor.dtype)
     largest = kind.largest if kind else None
     low, high, mean = given.min, given.max, given.mean
@@ -85,7 +91,9 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: TensorStatistics
     counts = {name: _whole(getattr(given, name)) for name in ("count", "nan", "pos_inf", "neg_inf")}
     numbers = Numbers(
         elements=counts["count"] or 0,
-        nan=int(any(math.isnan(value) for value in extremes)) if counts["nan"] is None else counts["nan"],
+        nan=int(any(math.isnan(value) for value in extremes))
+        if counts["nan"] is None
+        else counts["nan"],
         pos_inf=counts["pos_inf"] or int(math.inf in extremes),
         neg_inf=counts["neg_inf"] or int(-math.inf in extremes),
         at_max=sum(abs(value) == largest for value in set(extremes)),
@@ -96,7 +104,11 @@ def with_statistics(tensor: Tensor, mode: Optional[str], given: TensorStatistics
     )
     overflow = _overflows(numbers, mode) if largest is not None else 0
     known = bool(extremes) or None not in (counts["nan"], counts["pos_inf"], counts["neg_inf"])
-    state = "overflow" if overflow else ("clean" if known or not may_overflow(tensor.dtype) else "unknown")
+    state = (
+        "overflow"
+        if overflow
+        else ("clean" if known or not may_overflow(tensor.dtype) else "unknown")
+    )
     summary = TensorSummary(
         **_identity(tensor),
         **_figures(numbers, kind, mode),
@@ -148,17 +160,25 @@ def _headroom(largest: Optional[float], kind: Optional[Kind]) -> Optional[float]
 
 def _overflows(numbers: Numbers, mode: Optional[str]) -> int:
     """How many overflow values were counted."""
-    return numbers.nan + numbers.pos_inf + numbers.neg_inf + (numbers.at_max if mode == "saturation" else 0)
+    return (
+        numbers.nan
+        + numbers.pos_inf
+        + numbers.neg_inf
+        + (numbers.at_max if mode == "saturation" else 0)
+    )
 
 
 def _padded(tensor: Tensor) -> bool:
-    """Whether the device's shape differs from the user's, so that extremes must leave the padding out."""
+    """Whether the device's shape differs from the user's, so that extremes must leave the padding
+    out."""
     return tensor.original_shape is not None and tuple(tensor.original_shape) != tuple(tensor.shape)
 
 
-def _count(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str]) -> Tuple[Numbers, Numbers, int]:
-    """Numbers of the valid elements and of the padding (``region`` None: all are valid), and where the piece with the first valid
-    overflow value starts."""
+def _count(
+    tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str]
+) -> Tuple[Numbers, Numbers, int]:
+    """Numbers of the valid elements and of the padding (``region`` None: all are valid), and where
+    the piece with the first valid overflow value starts."""
     inside, outside = kind.counter(), kind.counter()
     start, first_at = 0, -1
     for chunk in tensor.chunks(kind.chunk):
@@ -178,9 +198,11 @@ def _count(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[
     return inside.numbers(), outside.numbers() if region is not None else NOTHING, max(first_at, 0)
 
 
-def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str], start: int) -> Optional[Mapping[str, Any]]:
-    """Index and value of the first overflow element, as the user counts: in the original shape where that is known. None of the
-    elements before ``start`` is one."""
+def _first(
+    tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[str], start: int
+) -> Optional[Mapping[str, Any]]:
+    """Index and value of the first overflow element, as the user counts: in the original shape
+    where that is known. None of the elements before ``start`` is one."""
     best: Optional[Tuple[int, int, float]] = None
     for chunk in tensor.chunks(CHUNK, start):
         stored = kind.stored(chunk)
@@ -191,7 +213,11 @@ def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[
             if found is not None and (best is None or found[0] < best[0]):
                 rank, position = found
                 item = (position - start) * kind.parts
-                best = (rank, position, kind.value(stored[item + int(np.argmax(bad[item : item + kind.parts]))]))
+                best = (
+                    rank,
+                    position,
+                    kind.value(stored[item + int(np.argmax(bad[item : item + kind.parts]))]),
+                )
                 if region is None or region.whole:
                     break
         start += elements
@@ -200,8 +226,11 @@ def _first(tensor: Tensor, kind: Kind, region: Optional[Region], mode: Optional[
     return {"index": [int(place) for place in region.original_index(best[1])], "value": best[2]}
 
 
-def _first_of(bad: Any, kind: Kind, region: Optional[Region], start: int) -> Optional[Tuple[int, int]]:
-    """(rank in the user's order, position in storage order) of the first valid bad element of a piece."""
+def _first_of(
+    bad: Any, kind: Kind, region: Optional[Region], start: int
+) -> Optional[Tuple[int, int]]:
+    """(rank in the user's order, position in storage order) of the first valid bad element of a
+    piece."""
     if region is None or region.whole:
         position = start + int(np.argmax(bad)) // kind.parts
         return position, position

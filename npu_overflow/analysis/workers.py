@@ -1,4 +1,5 @@
-"""Tensors counted by several processes: histograms of bit patterns hold the interpreter's lock, so threads would not help."""
+"""Tensors counted by several processes: histograms of bit patterns hold the interpreter's lock, so
+threads would not help."""
 from __future__ import annotations
 
 import os
@@ -32,7 +33,8 @@ class Workers:
     """Counts tensors, large ones in processes of their own where there is more than one.
 
     Args:
-        processes: that may run. More than 1 forks this process, which must have no other threads then; never in a training.
+        processes: that may run. More than 1 forks this process, which must have no other threads
+            then; never in a training.
     """
 
     def __init__(self, processes: int = 1) -> None:
@@ -42,7 +44,8 @@ class Workers:
         self._pool: Optional[ProcessPoolExecutor] = None
 
     def count(self, tensor: Tensor, mode: Optional[str]) -> Callable[[], Facts]:
-        """Begin to count; what is returned waits for the result, and raises what ``summarize`` does."""
+        """Begin to count; what is returned waits for the result, and raises what ``summarize``
+        does."""
         if self._processes < 2 or tensor.bytes < _LARGE_BYTES:
             return lambda: summarize(tensor, mode)
         from concurrent.futures import BrokenExecutor
@@ -60,7 +63,8 @@ class Workers:
 
         try:
             facts, error = answer.result()
-        except BrokenExecutor:  # a process was killed, for its memory perhaps: this one can do it too
+        # a process was killed, for its memory perhaps: this one can do it too
+        except BrokenExecutor:
             return summarize(tensor, mode)
         if facts is None:
             raise error if error is not None else DumpFormatError("file.gone")
@@ -77,7 +81,11 @@ class Workers:
 
 def _can_fork() -> bool:
     # TensorFlow's threads would not be there in a forked process, its locks would
-    return sys.platform.startswith("linux") and threading.active_count() == 1 and "tensorflow" not in sys.modules
+    return (
+        sys.platform.startswith("linux")
+        and threading.active_count() == 1
+        and "tensorflow" not in sys.modules
+    )
 
 
 def _pool(processes: int) -> ProcessPoolExecutor:
@@ -85,14 +93,18 @@ def _pool(processes: int) -> ProcessPoolExecutor:
     from concurrent.futures import ProcessPoolExecutor
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # numpy's threads wait for work and hold nothing
-        pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork"), initializer=_start)
+        # numpy's threads wait for work and hold nothing
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pool = ProcessPoolExecutor(
+            processes, mp_context=multiprocessing.get_context("fork"), initializer=_start
+        )
         pool.submit(os.getpid).result()
     return pool
 
 
 def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is for the one that asked; this one has nothing to say
+    # Ctrl-C is for the one that asked; this one has nothing to say
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _summarized(tensor: Tensor, mode: Optional[str]) -> Any:

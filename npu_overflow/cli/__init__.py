@@ -1,16 +1,19 @@
-"""The command line, ``npu-overflow``. Every module here whose name has no leading underscore is a command.
+"""The command line, ``npu-overflow``. Every module here whose name has no leading underscore is a
+command.
 
 A command's module has
 
     ALIASES = ("ac",)                       other names, may be empty
-    add_arguments(parser, say)              its options; ``say(code, **values)`` gives a text in the user's language
-    run(arguments) -> int                   does it and returns the exit status
-    split(words) -> (own, passed)           only where what follows the options belongs to somebody else; ``arguments`` then has both lists
+    add_arguments(parser, say)              its options; ``say(code, **values)`` gives a text in the
+    user's language run(arguments) -> int                   does it and returns the exit status
+    split(words) -> (own, passed)           only where what follows the options belongs to somebody
+    else; ``arguments`` then has both lists
 
 and its one-line help is the text ``cli.NAME.help``. So a new command is one new file and its texts.
 
-Exit status: 0 done, 1 could not do it, 2 wrong usage, 3 an overflow was found and ``--exit-code`` was given; 130 after Ctrl-C.
-Results go to standard output, progress, warnings and errors to standard error.
+Exit status: 0 done, 1 could not do it, 2 wrong usage, 3 an overflow was found and ``--exit-code``
+was given; 130 after Ctrl-C. Results go to standard output, progress, warnings and errors to
+standard error.
 """
 from __future__ import annotations
 
@@ -41,13 +44,26 @@ def commands() -> Dict[str, Any]:
 
 def _parser(found: Dict[str, Any], language: str) -> argparse.ArgumentParser:
     say = functools.partial(messages.say, language=language)
-    parser = argparse.ArgumentParser(prog=_shell.PROGRAM, description=say("cli.description"), epilog=say("cli.epilog"), formatter_class=_shell.HelpFormatter)
-    parser.add_argument("--version", action="version", version="%s %s" % (_shell.PROGRAM, __version__))
+    parser = argparse.ArgumentParser(
+        prog=_shell.PROGRAM,
+        description=say("cli.description"),
+        epilog=say("cli.epilog"),
+        formatter_class=_shell.HelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action="version", version="%s %s" % (_shell.PROGRAM, __version__)
+    )
     chosen = parser.add_subparsers(dest="command", metavar="COMMAND", title=say("cli.commands"))
     for name, module in found.items():
         text = say("cli.%s.help" % name)
         about = say("cli.%s.about" % name) if messages.known("cli.%s.about" % name) else text
-        command = chosen.add_parser(name, aliases=list(module.ALIASES), help=text, description=about, formatter_class=_shell.HelpFormatter)
+        command = chosen.add_parser(
+            name,
+            aliases=list(module.ALIASES),
+            help=text,
+            description=about,
+            formatter_class=_shell.HelpFormatter,
+        )
         module.add_arguments(command, say)
         command.set_defaults(run=module.run)
     return parser

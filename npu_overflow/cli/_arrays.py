@@ -1,4 +1,5 @@
-"""Tensors for ``show``: .npy files seen as tensors, elements chosen by an index, values as rows of text, files written safely."""
+"""Tensors for ``show``: .npy files seen as tensors, elements chosen by an index, values as rows of
+text, files written safely."""
 from __future__ import annotations
 
 import os
@@ -18,7 +19,22 @@ from npu_overflow.report.formatting import number
 __all__ = ["array_tensor", "axes_of", "parse_index", "rows_of", "save", "take", "value_text"]
 
 #: numpy types that are also types of a dump, by name; others are shown as "type N"
-_KNOWN = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64", "complex64", "complex128")
+_KNOWN = (
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+)
 
 Index = Tuple[Any, ...]
 Axes = Sequence[Union[int, range]]
@@ -40,7 +56,15 @@ def array_tensor(path: str) -> Tensor:
             if version[0] > 1:
                 raise ValueError("version %d.%d" % version)
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-        except (ValueError, TypeError, SyntaxError, EOFError, RecursionError, MemoryError, OSError) as error:
+        except (
+            ValueError,
+            TypeError,
+            SyntaxError,
+            EOFError,
+            RecursionError,
+            MemoryError,
+            OSError,
+        ) as error:
             raise DumpFormatError("show.npy", reason=reason_of(error).splitlines()[0]) from None
         start = file.tell()
         if dtype.hasobject:
@@ -58,11 +82,24 @@ def array_tensor(path: str) -> Tensor:
         more: Any = {"note": None if known else "not_decoded", "bytes": need, "size": need}
         if known and (fortran or dtype.byteorder == ">"):
             # the order of a dump is C, little endian: such an array is turned around in memory
-            data = np.frombuffer(file.read(need), dtype=dtype).reshape(shape, order="F" if fortran else "C")
-            more.update(source=np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<")).tobytes(), offset=0)
+            data = np.frombuffer(file.read(need), dtype=dtype).reshape(
+                shape, order="F" if fortran else "C"
+            )
+            more.update(
+                source=np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<")).tobytes(),
+                offset=0,
+            )
         else:
             more.update(source=Source(path, state.st_dev, state.st_ino), offset=start)
-    return Tensor("array", 0, 0, native if known else str(dtype), "ND", tuple(int(size) for size in shape), **more)
+    return Tensor(
+        "array",
+        0,
+        0,
+        native if known else str(dtype),
+        "ND",
+        tuple(int(size) for size in shape),
+        **more,
+    )
 
 
 # -- choosing elements
@@ -102,7 +139,8 @@ def take(values: Any, text: str) -> Tuple[Any, Axes]:
 
 
 def axes_of(index: Index, shape: Tuple[int, ...]) -> Axes:
-    """For each axis of ``shape`` the place (an int) or the places (a range) that ``index`` chooses there."""
+    """For each axis of ``shape`` the place (an int) or the places (a range) that ``index`` chooses
+    there."""
     full = list(index)
     missing = [slice(None)] * (len(shape) - sum(item is not Ellipsis for item in full))
     at = full.index(Ellipsis) if Ellipsis in full else len(full)
@@ -117,11 +155,17 @@ def value_text(value: Any) -> str:
     """One element; floats by way of Python, so that a float16 65504 is not rounded."""
     item = value.item() if hasattr(value, "item") else value
     if isinstance(item, complex):
-        return "%s%s%sj" % (number(item.real), "" if number(item.imag).startswith("-") else "+", number(item.imag))
+        return "%s%s%sj" % (
+            number(item.real),
+            "" if number(item.imag).startswith("-") else "+",
+            number(item.imag),
+        )
     return number(item) if isinstance(item, (bool, int, float)) else repr(item)
 
 
-def rows_of(values: Any, width: int, most: int, axes: Optional[Axes] = None) -> Tuple[List[Tuple[str, str]], int]:
+def rows_of(
+    values: Any, width: int, most: int, axes: Optional[Axes] = None
+) -> Tuple[List[Tuple[str, str]], int]:
     """An array as rows of its last axis.
 
     Args:
@@ -131,7 +175,8 @@ def rows_of(values: Any, width: int, most: int, axes: Optional[Axes] = None) -> 
         axes: where the array's elements stand in the array it was taken from, see ``axes_of``.
 
     Returns:
-        (label, text) a row, the text ending in "…" where the row is longer, and how many rows were left out.
+        (label, text) a row, the text ending in "…" where the row is longer, and how many rows were
+        left out.
     """
     if values.ndim == 0:
         return [("", value_text(values))], 0
@@ -139,7 +184,10 @@ def rows_of(values: Any, width: int, most: int, axes: Optional[Axes] = None) -> 
         return [], 0
     rows = values.reshape(-1, values.shape[-1])
     shown = rows[:most]
-    labels = [_label(position, axes or [range(size) for size in values.shape]) for position in range(len(shown))]
+    labels = [
+        _label(position, axes or [range(size) for size in values.shape])
+        for position in range(len(shown))
+    ]
     room = width - max(cells(label) for label in labels) - 4
     fitting = max(1, min(rows.shape[1], room // 2))
     columns = [[value_text(item) for item in column] for column in shown[:, :fitting].T]
@@ -152,7 +200,9 @@ def rows_of(values: Any, width: int, most: int, axes: Optional[Axes] = None) -> 
     more = "  …" if len(widths) < rows.shape[1] else ""
     lines = []
     for row, label in enumerate(labels):
-        lines.append((label, "  ".join(columns[i][row].rjust(size) for i, size in enumerate(widths)) + more))
+        lines.append(
+            (label, "  ".join(columns[i][row].rjust(size) for i, size in enumerate(widths)) + more)
+        )
     return lines, len(rows) - len(shown)
 
 
@@ -167,20 +217,24 @@ def _label(row: int, axes: Axes) -> str:
         assert isinstance(axis, range)
         index[place] = str(axis[row % len(axis)])
         row //= len(axis)
-    return "[%s]" % ", ".join(index[place] if place in index else str(axis) for place, axis in enumerate(axes))
+    return "[%s]" % ", ".join(
+        index[place] if place in index else str(axis) for place, axis in enumerate(axes)
+    )
 
 
 # -- writing
 
 
 def safe_name(text: str) -> str:
-    """A file name of plain characters that can't lead elsewhere; of a long one the end is kept, where the ids stand."""
+    """A file name of plain characters that can't lead elsewhere; of a long one the end is kept,
+    where the ids stand."""
     plain = re.sub(r"[^A-Za-z0-9._+-]", "_", text)[-180:].lstrip(".-")
     return plain or "tensor"
 
 
 def save(values: Any, kind: str, stem: str, about: str) -> Tuple[str, Optional[str]]:
-    """Write an array to the current folder, aside first and then renamed; nothing that exists is replaced.
+    """Write an array to the current folder, aside first and then renamed; nothing that exists is
+    replaced.
 
     Args:
         kind: "npy" or "txt" (one line of facts, then a line a row of the last axis).
@@ -208,7 +262,15 @@ def save(values: Any, kind: str, stem: str, about: str) -> Tuple[str, Optional[s
 
 def _write_text(file: Any, values: Any, about: str) -> None:
     """Enough digits that the same numbers come back."""
-    digits = {"float16": "%.5g", "float32": "%.9g", "float64": "%.17g"}.get(values.dtype.name, "%d" if values.dtype.kind in "biu" else "%.9g")
+    digits = {"float16": "%.5g", "float32": "%.9g", "float64": "%.17g"}.get(
+        values.dtype.name, "%d" if values.dtype.kind in "biu" else "%.9g"
+    )
     rows = values.reshape(-1, values.shape[-1] if values.ndim and values.shape[-1] else 1)
     header = "shape: %s  dtype: %s  %s" % (list(values.shape), values.dtype.name, about)
-    np.savetxt(file, rows, fmt="%s" if values.dtype.kind == "c" else digits, header=header, encoding="utf-8")
+    np.savetxt(
+        file,
+        rows,
+        fmt="%s" if values.dtype.kind == "c" else digits,
+        header=header,
+        encoding="utf-8",
+    )

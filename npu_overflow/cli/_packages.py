@@ -1,4 +1,5 @@
-"""What is installed, found without importing it: importing ``npu_device`` loads libraries, TensorFlow takes seconds."""
+"""What is installed, found without importing it: importing ``npu_device`` loads libraries,
+TensorFlow takes seconds."""
 from __future__ import annotations
 
 import importlib.util
@@ -9,7 +10,15 @@ __all__ = ["importable", "needed", "version", "within"]
 
 #: names under which a package can be installed
 _DISTRIBUTIONS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tensorflow-macos", "tensorflow-aarch64", "tf-nightly"),
+    "tensorflow": (
+        "tensorflow",
+        "tensorflow-cpu",
+        "tensorflow-gpu",
+        "tensorflow-intel",
+        "tensorflow-macos",
+        "tensorflow-aarch64",
+        "tf-nightly",
+    ),
     "tf_keras": ("tf_keras", "tf-keras"),
     "npu_device": ("npu_device", "npu-device"),
 }
@@ -55,8 +64,14 @@ def _version_before_38(distribution: str) -> Optional[str]:
 
 
 def needed() -> List[Tuple[str, str, str]]:
-    """(name, least version, version it must be below or "") of the packages that ``npu_overflow`` needs, as in its metadata."""
-    return [("numpy", "1.19.2", ""), ("protobuf", "3.9.2", ""), ("rich", "10.16.2", ""), ("jinja2", "3.0", "")]
+    """(name, least version, version it must be below or "") of the packages that ``npu_overflow``
+    needs, as in its metadata."""
+    return [
+        ("numpy", "1.19.2", ""),
+        ("protobuf", "3.9.2", ""),
+        ("rich", "10.16.2", ""),
+        ("jinja2", "3.0", ""),
+    ]
 
 
 def within(found: str, least: str, below: str) -> bool:

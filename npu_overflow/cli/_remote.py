@@ -1,6 +1,8 @@
-"""Files at a URL (object stores, other machines), read through ``fsspec`` where that extra is installed.
+"""Files at a URL (object stores, other machines), read through ``fsspec`` where that extra is
+installed.
 
-A listing and what it lists come from elsewhere: every name is checked before a file of that name is made, every size is bounded, and links are never followed.
+A listing and what it lists come from elsewhere: every name is checked before a file of that name is
+made, every size is bounded, and links are never followed.
 """
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from npu_overflow.errors import CannotWrite, DumpFormatError, MissingExtra, NpuOverflowError, PathError, UsageError, reason_of
+from npu_overflow.errors import (
+    CannotWrite,
+    DumpFormatError,
+    MissingExtra,
+    NpuOverflowError,
+    PathError,
+    UsageError,
+    reason_of,
+)
 
 __all__ = ["INSTALL", "FetchedTree", "fetch_tree", "is_url", "read", "reports_at"]
 
@@ -38,7 +48,8 @@ def _open(url: str) -> Tuple[Any, str]:
     """(file system, path in it).
 
     Raises:
-        MissingExtra: fsspec or the package for this scheme is not installed. UsageError: no such scheme. PathError: it can't be reached.
+        MissingExtra: fsspec or the package for this scheme is not installed. UsageError: no such
+            scheme. PathError: it can't be reached.
     """
     try:
         import fsspec
@@ -48,11 +59,15 @@ def _open(url: str) -> Tuple[Any, str]:
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        raise MissingExtra("remote.no_driver", url=url, scheme=scheme, reason=reason_of(error)) from None
+        raise MissingExtra(
+            "remote.no_driver", url=url, scheme=scheme, reason=reason_of(error)
+        ) from None
     except ValueError as error:
         if "rotocol" not in str(error):
             raise PathError("remote.unreadable", path=url, reason=_reason(error)) from error
-        known = ", ".join(sorted(name for name in fsspec.available_protocols() if name.isidentifier()))
+        known = ", ".join(
+            sorted(name for name in fsspec.available_protocols() if name.isidentifier())
+        )
         raise UsageError("remote.scheme", scheme=scheme, url=url, known=known) from None
     except Exception as error:
         raise PathError("remote.unreadable", path=url, reason=_reason(error)) from error
@@ -65,7 +80,8 @@ def _reason(error: BaseException) -> str:
 
 
 def reports_at(url: str, most: int) -> Iterator[Tuple[str, Callable[[int], bytes]]]:
-    """The saved reports that a URL names: itself, those that its ``*`` stands for, or those in a folder and below it.
+    """The saved reports that a URL names: itself, those that its ``*`` stands for, or those in a
+    folder and below it.
 
     Returns:
         pairs: the name to show, and what reads at most so many bytes of it (see ``read``).
@@ -78,7 +94,11 @@ def reports_at(url: str, most: int) -> Iterator[Tuple[str, Callable[[int], bytes
         if any(character in path for character in "*?["):
             found: Iterator[str] = iter(sorted(str(name) for name in system.glob(path)))
         elif system.isdir(path):
-            found = (item.path for item in _walk(system, path, []) if _REPORT.match(item.path.rsplit("/", 1)[-1]))
+            found = (
+                item.path
+                for item in _walk(system, path, [])
+                if _REPORT.match(item.path.rsplit("/", 1)[-1])
+            )
         else:
             yield url, partial(_read, system, path, url)
             return
@@ -126,7 +146,8 @@ def _read(system: Any, path: str, shown: str, most: int) -> bytes:
 
 @dataclass(frozen=True)
 class _Item:
-    """A file of a listing: its path there, the levels below the root, its size where that is known."""
+    """A file of a listing: its path there, the levels below the root, its size where that is known.
+    """
 
     path: str
     levels: Tuple[str, ...]
@@ -139,8 +160,10 @@ class FetchedTree:
 
     Args:
         path: what to analyze there.
-        refused: what was left out: names that are not safe as file names, too deep, or links; records that could not be read.
-        fetch: brings one file of the tree; until then it is empty. Raises DumpFormatError where that can't be.
+        refused: what was left out: names that are not safe as file names, too deep, or links;
+            records that could not be read.
+        fetch: brings one file of the tree; until then it is empty. Raises DumpFormatError where
+            that can't be.
     """
 
     path: str
@@ -149,10 +172,15 @@ class FetchedTree:
 
 
 def fetch_tree(
-    url: str, folder: str, most_bytes: int, wanted: Callable[[str], bool], step: Callable[[int, int], None] = lambda done, total: None
+    url: str,
+    folder: str,
+    most_bytes: int,
+    wanted: Callable[[str], bool],
+    step: Callable[[int, int], None] = lambda done, total: None,
 ) -> FetchedTree:
-    """Bring the tree at ``url`` into ``folder``, which is empty and only the user's: the files that are ``wanted`` and manifests at once, of the others the
-    names; these come when ``fetch`` is called with their path.
+    """Bring the tree at ``url`` into ``folder``, which is empty and only the user's: the files that
+    are ``wanted`` and manifests at once, of the others the names; these come when ``fetch`` is
+    called with their path.
 
     Args:
         most_bytes: of all files that are brought.
@@ -191,15 +219,24 @@ def fetch_tree(
         except OSError as error:
             raise CannotWrite.of(local, error) from error
         fetching.waiting[local] = item
-    now = [local for local, item in fetching.waiting.items() if _MANIFEST.match(item.levels[-1]) or wanted(item.levels[-1])]
+    now = [
+        local
+        for local, item in fetching.waiting.items()
+        if _MANIFEST.match(item.levels[-1]) or wanted(item.levels[-1])
+    ]
     for start in range(0, len(now), _BATCH):
         step(start, len(now))
         fetching.together(now[start : start + _BATCH])
-    return FetchedTree(base if single is None else os.path.join(base, single), refused, fetching.one)
+    return FetchedTree(
+        base if single is None else os.path.join(base, single), refused, fetching.one
+    )
 
 
-def _walk(system: Any, root: str, refused: List[str], most_depth: int = _MOST_DEPTH) -> Iterator[_Item]:
-    """The files below ``root``. What the listing says is believed only where it is one safe name in the folder that was asked for."""
+def _walk(
+    system: Any, root: str, refused: List[str], most_depth: int = _MOST_DEPTH
+) -> Iterator[_Item]:
+    """The files below ``root``. What the listing says is believed only where it is one safe name in
+    the folder that was asked for."""
     root = root.rstrip("/")
     folders: List[Tuple[str, Tuple[str, ...]]] = [(root, ())]
     count = 0
@@ -210,21 +247,31 @@ def _walk(system: Any, root: str, refused: List[str], most_depth: int = _MOST_DE
             level = _level(folder, name)
             if level == "":
                 continue
-            if level is None or info.get("islink") or info.get("type") not in ("file", "directory") or len(levels) > most_depth:
+            if (
+                level is None
+                or info.get("islink")
+                or info.get("type") not in ("file", "directory")
+                or len(levels) > most_depth
+            ):
                 refused.append(name[:200])
             elif info["type"] == "directory":
                 if most_depth:
                     folders.append((folder + "/" + level, (*levels, level)))
             else:
                 size = info.get("size")
-                yield _Item(folder + "/" + level, (*levels, level), size if isinstance(size, int) and size >= 0 else None)
+                yield _Item(
+                    folder + "/" + level,
+                    (*levels, level),
+                    size if isinstance(size, int) and size >= 0 else None,
+                )
             count += 1
             if count > _MOST_FILES:
                 raise PathError("remote.many", path=root, most=_MOST_FILES)
 
 
 def _level(folder: str, name: str) -> Optional[str]:
-    """The one level that ``name`` lies below ``folder``; "" for the folder itself (object stores list it), None where it is not safe."""
+    """The one level that ``name`` lies below ``folder``; "" for the folder itself (object stores
+    list it), None where it is not safe."""
     name, folder = name.rstrip("/").lstrip("/"), folder.strip("/")
     if name == folder:
         return ""
@@ -235,7 +282,9 @@ def _level(folder: str, name: str) -> Optional[str]:
 
 
 def _is_safe(level: str) -> bool:
-    if level in ("", ".", "..") or any(character in level for character in ("/", "\0", os.sep, os.altsep or "/")):
+    if level in ("", ".", "..") or any(
+        character in level for character in ("/", "\0", os.sep, os.altsep or "/")
+    ):
         return False
     try:
         return len(os.fsencode(level)) <= _LONGEST_NAME
@@ -262,7 +311,12 @@ class _Fetching:
             raise PathError("remote.large", path=self._url, most=self._most)
         items = [self.waiting[path] for path in known]
         try:
-            contents = self._system.cat_ranges([item.path for item in items], [0] * len(items), [item.size for item in items], on_error="return")
+            contents = self._system.cat_ranges(
+                [item.path for item in items],
+                [0] * len(items),
+                [item.size for item in items],
+                on_error="return",
+            )
         except Exception:
             contents = [None] * len(items)  # one by one, to see which it is
         for path, item, content in zip(known, items, contents):
@@ -287,7 +341,8 @@ class _Fetching:
         """Bring one file, if it was not brought yet.
 
         Raises:
-            DumpFormatError: it is gone or unreadable there, or larger than what is left of the bound.
+            DumpFormatError: it is gone or unreadable there, or larger than what is left of the
+                bound.
         """
         item = self.waiting.get(path)
         if item is None:

@@ -18,7 +18,17 @@ from npu_overflow.report.flow import plain, wrap
 if TYPE_CHECKING:
     from npu_overflow.report.model import Report
 
-__all__ = ["PROGRAM", "HelpFormatter", "complain", "count", "found_overflow", "guarded", "read_report", "saved_report", "write_out"]
+__all__ = [
+    "PROGRAM",
+    "HelpFormatter",
+    "complain",
+    "count",
+    "found_overflow",
+    "guarded",
+    "read_report",
+    "saved_report",
+    "write_out",
+]
 
 PROGRAM = "npu-overflow"
 
@@ -52,7 +62,9 @@ def count(text: str) -> int:
     except ValueError:
         value = -1
     if value < 0:
-        raise argparse.ArgumentTypeError(messages.say("cli.count", messages.language_of_user(), value=repr(text)))
+        raise argparse.ArgumentTypeError(
+            messages.say("cli.count", messages.language_of_user(), value=repr(text))
+        )
     return value
 
 
@@ -80,7 +92,9 @@ def complain_of(error: NpuOverflowError, language: str) -> int:
     return error.exit_status
 
 
-def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, language: str) -> int:
+def guarded(
+    run: Callable[[argparse.Namespace], int], arguments: argparse.Namespace, language: str
+) -> int:
     """Run a command; every way it can end becomes an exit status and at most a message."""
     try:
         status = run(arguments)
@@ -94,9 +108,19 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
     except BrokenPipeError:
         return _reader_left()
     except OSError as error:
-        if error.filename is None and error.errno in _NO_ROOM:  # standard output is a file on a disk that refuses
-            return complain_of(CannotWrite.of(messages.say("cli.stdout", language), error), language)
-        complain(messages.say("cli.os_error", language, what=reason_of(error), file=error.filename if error.filename is not None else "-"))
+        # standard output is a file on a disk that refuses
+        if error.filename is None and error.errno in _NO_ROOM:
+            return complain_of(
+                CannotWrite.of(messages.say("cli.stdout", language), error), language
+            )
+        complain(
+            messages.say(
+                "cli.os_error",
+                language,
+                what=reason_of(error),
+                file=error.filename if error.filename is not None else "-",
+            )
+        )
         return FAILED
     except MemoryError:
         complain(messages.say("cli.memory", language))
@@ -105,7 +129,10 @@ def guarded(run: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
         what = "%s: %s" % (type(error).__name__, error)
-        complain(messages.say("cli.internal", language, what=what), messages.say("cli.internal.hint", language, variable=TRACEBACK))
+        complain(
+            messages.say("cli.internal", language, what=what),
+            messages.say("cli.internal.hint", language, variable=TRACEBACK),
+        )
         return FAILED
 
 
@@ -151,7 +178,8 @@ def report_bytes(path: str, most: int = MOST_REPORT_BYTES) -> bytes:
 
 
 def write_out(text: str) -> None:
-    """``text`` on standard output, whatever its encoding; JSON stays JSON, because there an escape means the same."""
+    """``text`` on standard output, whatever its encoding; JSON stays JSON, because there an escape
+    means the same."""
     try:
         sys.stdout.write(text)
     except UnicodeEncodeError:

@@ -22,13 +22,22 @@ MAX_DOWNLOAD = "2GB"
 
 
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
-    parser.add_argument("path", nargs="*", metavar="PATH", help=say("cli.analyze.path", default=DEFAULT_DUMP_PATH))
+    parser.add_argument(
+        "path", nargs="*", metavar="PATH", help=say("cli.analyze.path", default=DEFAULT_DUMP_PATH)
+    )
     parser.add_argument("--json", action="store_true", help=say("cli.analyze.json"))
     parser.add_argument("--html", metavar="FILE", help=say("cli.analyze.html"))
-    parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.analyze.limit", default=LIMIT))
+    parser.add_argument(
+        "--limit", type=_shell.count, metavar="N", help=say("cli.analyze.limit", default=LIMIT)
+    )
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
     parser.add_argument("--mode", choices=("saturation", "inf_nan"), help=say("cli.analyze.mode"))
-    parser.add_argument("--max-download", metavar="SIZE", default=MAX_DOWNLOAD, help=say("cli.analyze.max_download", default=MAX_DOWNLOAD))
+    parser.add_argument(
+        "--max-download",
+        metavar="SIZE",
+        default=MAX_DOWNLOAD,
+        help=say("cli.analyze.max_download", default=MAX_DOWNLOAD),
+    )
     parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
     parser.add_argument("--exit-code", action="store_true", help=say("cli.analyze.exit_code"))
     parser.add_argument("--quiet", action="store_true", help=say("cli.analyze.quiet"))
@@ -51,7 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
     for path in paths:
         try:
             progress = Progress(not arguments.quiet, language)
-            options = {"run": arguments.run_name, "limit": limit, "mode": arguments.mode, "processes": processors(), "every_record": arguments.limit is None}
+            options = {
+                "run": arguments.run_name,
+                "limit": limit,
+                "mode": arguments.mode,
+                "processes": processors(),
+                "every_record": arguments.limit is None,
+            }
             report = report_of(path, most_bytes, language, progress, **options)
         except NpuOverflowError as error:
             # the other paths are still worth reading
@@ -61,7 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.html:
             report.to_html(arguments.html, language)
         if not arguments.json and not arguments.quiet:
-            _print(report, len(paths) > 1, arguments.limit if arguments.limit is not None else LIMIT, language, arguments.html)
+            _print(
+                report,
+                len(paths) > 1,
+                arguments.limit if arguments.limit is not None else LIMIT,
+                language,
+                arguments.html,
+            )
         if was_interrupted(report):
             status = _shell.INTERRUPTED
             break

@@ -1,4 +1,5 @@
-"""``npu-overflow demo``: a small float16 model on this machine that begins to overflow in a known layer, under watch."""
+"""``npu-overflow demo``: a small float16 model on this machine that begins to overflow in a known
+layer, under watch."""
 from __future__ import annotations
 
 import argparse
@@ -16,7 +17,8 @@ __all__ = ["ALIASES", "add_arguments", "run"]
 ALIASES: Tuple[str, ...] = ()
 
 BATCH, FEATURES = 16, 8
-#: from this step on the batches are far larger: as when a feature is not normalised in part of the data
+#: from this step on the batches are far larger: as when a feature is not normalised in part of the
+#: data
 HOT_FROM = 30
 LAYER = "hot"
 DEMO_PATH = os.path.join("precision_data", "demo", "dump")
@@ -24,7 +26,12 @@ DEMO_PATH = os.path.join("precision_data", "demo", "dump")
 
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
     parser.add_argument("--quick", action="store_true", help=say("cli.demo.quick"))
-    parser.add_argument("--dump-path", default=DEMO_PATH, metavar="FOLDER", help=say("cli.demo.dump_path", default=DEMO_PATH))
+    parser.add_argument(
+        "--dump-path",
+        default=DEMO_PATH,
+        metavar="FOLDER",
+        help=say("cli.demo.dump_path", default=DEMO_PATH),
+    )
     parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
 
@@ -48,9 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     with _quiet():
         model = _model(keras)
     say("model", version=tensorflow.__version__, layer=LAYER, step=HOT_FROM)
-    watch = OverflowWatch(dump_path=arguments.dump_path, language=language, max_reports=1, collector="host")
+    watch = OverflowWatch(
+        dump_path=arguments.dump_path, language=language, max_reports=1, collector="host"
+    )
     x, y = _data(steps)
-    model.fit(x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[_ScaleLines(say, watch), watch])
+    model.fit(
+        x, y, batch_size=BATCH, shuffle=False, verbose=0, callbacks=[_ScaleLines(say, watch), watch]
+    )
     found = watch.reports[0].first if watch.reports else None
     if found is None or LAYER not in str(found.op_name):
         say("wrong", layer=LAYER)
@@ -69,7 +80,8 @@ def _tensorflow() -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what TensorFlow's compiled part prints while it starts: it writes to the file descriptor."""
+    """Hide what TensorFlow's compiled part prints while it starts: it writes to the file
+    descriptor."""
     sys.stderr.flush()
     try:
         saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -87,17 +99,25 @@ def _quiet() -> Iterator[None]:
 
 
 def _model(keras: Any) -> Any:
-    """Three Dense layers; the one called "hot" has weights so large that features above 200 overflow in float16."""
+    """Three Dense layers; the one called "hot" has weights so large that features above 200
+    overflow in float16."""
     import numpy as np
 
     inputs = keras.Input((FEATURES,), name="features")
     h = keras.layers.Dense(16, activation="relu", name="first")(inputs)
     h = keras.layers.Dense(8, name=LAYER)(h)
-    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32", name="out")(h), name="demo_model")
+    model = keras.Model(
+        inputs, keras.layers.Dense(1, dtype="float32", name="out")(h), name="demo_model"
+    )
     random = np.random.RandomState(0)
     for name, size in (("first", 1.0), (LAYER, 30.0), ("out", 1e-4)):
         layer = model.get_layer(name)
-        layer.set_weights([size * random.uniform(0.5, 1.0, value.shape).astype(value.dtype) for value in layer.get_weights()])
+        layer.set_weights(
+            [
+                size * random.uniform(0.5, 1.0, value.shape).astype(value.dtype)
+                for value in layer.get_weights()
+            ]
+        )
     optimizer = keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam(1e-5))
     model.compile(optimizer, "mse")
     return model
@@ -112,7 +132,8 @@ def _data(steps: int) -> Tuple[Any, Any]:
 
 
 class _ScaleLines:
-    """A callback that prints the falls of the loss scale as they come; it stands before the watch, whose own lines follow its."""
+    """A callback that prints the falls of the loss scale as they come; it stands before the watch,
+    whose own lines follow its."""
 
     def __init__(self, say: Callable[..., None], watch: Any) -> None:
         self._say, self._watch, self._step = say, watch, 0

@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     parser.add_argument("reports", nargs="+", metavar="REPORT.json", help=say("cli.merge.reports"))
     parser.add_argument("--json", action="store_true", help=say("cli.merge.json"))
     parser.add_argument("--output", metavar="FILE", help=say("cli.merge.output"))
-    parser.add_argument("--limit", type=_shell.count, default=LIMIT, metavar="N", help=say("cli.merge.limit", default=LIMIT))
+    parser.add_argument(
+        "--limit",
+        type=_shell.count,
+        default=LIMIT,
+        metavar="N",
+        help=say("cli.merge.limit", default=LIMIT),
+    )
     parser.add_argument("--exit-code", action="store_true", help=say("cli.merge.exit_code"))
     parser.add_argument("--language", choices=messages.LANGUAGES, help=say("cli.language"))
 
@@ -80,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Reading:
-    """Reports read one after the other; one that can't be read is said, and the others are merged all the same."""
+    """Reports read one after the other; one that can't be read is said, and the others are merged
+    all the same."""
 
     def __init__(self, language: str, most: int) -> None:
         from npu_overflow.analysis.progress import Progress
@@ -125,7 +132,14 @@ class _Reading:
 
     def _name(self, path: str, error: NpuOverflowError) -> None:
         if len(self._problems) < MOST_NAMED:
-            self._problems.append(Problem(path, error.message("en"), error.code, {key: str(value) for key, value in error.values.items()}))
+            self._problems.append(
+                Problem(
+                    path,
+                    error.message("en"),
+                    error.code,
+                    {key: str(value) for key, value in error.values.items()},
+                )
+            )
             _shell.complain_of(error, self._language)
 
     def report(self, interrupted: bool) -> Report:
@@ -145,12 +159,18 @@ class _Reading:
         remarks = merged.remarks
         if interrupted:
             values = {"done": self._merging.count}
-            remarks = (Remark(messages.say("merge.interrupted", "en", **values), "merge.interrupted", values), *remarks)
+            remarks = (
+                Remark(
+                    messages.say("merge.interrupted", "en", **values), "merge.interrupted", values
+                ),
+                *remarks,
+            )
         return replace(merged, problems=(*self._problems, *merged.problems), remarks=remarks)
 
 
 def _files(path: str) -> Iterator[Tuple[str, Callable[[int], bytes]]]:
-    """The reports that an argument names: itself, those that its ``*`` stands for, or those in a folder and below it; and what reads each."""
+    """The reports that an argument names: itself, those that its ``*`` stands for, or those in a
+    folder and below it; and what reads each."""
     if remote.is_url(path):
         yield from remote.reports_at(path, MOST_REPORTS)
     else:
@@ -172,7 +192,11 @@ def _local_files(path: str) -> Iterator[str]:
     for folder, folders, names in os.walk(path):
         folders.sort()
         for name in sorted(names):
-            if _REPORT.match(name) and count < MOST_REPORTS and not os.path.islink(os.path.join(folder, name)):
+            if (
+                _REPORT.match(name)
+                and count < MOST_REPORTS
+                and not os.path.islink(os.path.join(folder, name))
+            ):
                 count += 1
                 yield os.path.join(folder, name)
     if not count:
@@ -185,7 +209,8 @@ def _content(path: str, most: int) -> bytes:
     if not os.path.isfile(path):
         raise PathError("merge.no_report", path=path, reason="not a regular file")
     try:
-        # a link that the user names is followed, one that lies in a folder is not found in the first place
+        # a link that the user names is followed, one that lies in a folder is not found in the
+        # first place
         return _shell.report_bytes(os.path.realpath(path), most)
     except DumpFormatError as error:
         raise PathError("merge.no_report", path=path, reason=reason_of(error)) from None

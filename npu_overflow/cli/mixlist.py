@@ -1,4 +1,5 @@
-"""``npu-overflow mixlist``: the mixed-precision file that keeps the culprits in float32 on Ascend."""
+"""``npu-overflow mixlist``: the mixed-precision file that keeps the culprits in float32 on Ascend.
+"""
 from __future__ import annotations
 
 import argparse
@@ -26,8 +27,18 @@ _MOST_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> None:
-    parser.add_argument("path", nargs="?", metavar="PATH", default=DEFAULT_DUMP_PATH, help=say("cli.mixlist.path", default=DEFAULT_DUMP_PATH))
-    parser.add_argument("--output", metavar="FILE", help=say("cli.mixlist.output", default=OUTPUT, by_name=OUTPUT_BY_NAME))
+    parser.add_argument(
+        "path",
+        nargs="?",
+        metavar="PATH",
+        default=DEFAULT_DUMP_PATH,
+        help=say("cli.mixlist.path", default=DEFAULT_DUMP_PATH),
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help=say("cli.mixlist.output", default=OUTPUT, by_name=OUTPUT_BY_NAME),
+    )
     parser.add_argument("--by-name", action="store_true", help=say("cli.mixlist.by_name"))
     parser.add_argument("--limit", type=_shell.count, metavar="N", help=say("cli.mixlist.limit"))
     parser.add_argument("--run", dest="run_name", metavar="TIME|all", help=say("cli.analyze.run"))
@@ -38,9 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
 def run(arguments: argparse.Namespace) -> int:
     language = arguments.language or messages.language_of_user()
     report = _report(arguments)
-    if report.host is not None or any(operator.core in ("CPU", "GPU") for operator in report.operators):
+    if report.host is not None or any(
+        operator.core in ("CPU", "GPU") for operator in report.operators
+    ):
         return _host(report, language)
-    from npu_overflow.analysis.artefacts import dtype_line, kept_operators, merge_dtypes, merge_mixlist
+    from npu_overflow.analysis.artefacts import (
+        dtype_line,
+        kept_operators,
+        merge_dtypes,
+        merge_mixlist,
+    )
 
     kept = kept_operators(report)
     strange = list(kept.strange)
@@ -64,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     text, conflicts = (merge_dtypes if arguments.by_name else merge_mixlist)(existing, named)
     atomic_write(output, text, follow=True, keep_mode=True)
     if conflicts:
-        _shell.complain(messages.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output))
+        _shell.complain(
+            messages.say("cli.mixlist.conflict", language, names=_listed(conflicts), file=output)
+        )
     _say(arguments.by_name, output, named, kept.operators, existing is not None, language)
     return 0
 
@@ -73,7 +93,9 @@ def _report(arguments: argparse.Namespace) -> Report:
     """Of a dump tree, or one that was saved."""
     from npu_overflow.analysis.analyzer import analyze
 
-    return _shell.saved_report(arguments.path) or analyze(arguments.path, run=arguments.run_name, limit=arguments.limit, mode=arguments.mode)
+    return _shell.saved_report(arguments.path) or analyze(
+        arguments.path, run=arguments.run_name, limit=arguments.limit, mode=arguments.mode
+    )
 
 
 def _host(report: Report, language: str) -> int:
@@ -110,22 +132,42 @@ def _existing(path: str) -> Optional[str]:
             raise PathError("mixlist.not_json", reason=reason_of(error)) from None
 
 
-def _say(by_name: bool, output: str, named: List[str], operators: Tuple[Operator, ...], merged: bool, language: str) -> None:
+def _say(
+    by_name: bool,
+    output: str,
+    named: List[str],
+    operators: Tuple[Operator, ...],
+    merged: bool,
+    language: str,
+) -> None:
     """The file, what is in it, and how it is switched on."""
-    lines = [messages.say("cli.mixlist.merged" if merged else "cli.mixlist.written", language, file=clean(output), count=len(named))]
+    lines = [
+        messages.say(
+            "cli.mixlist.merged" if merged else "cli.mixlist.written",
+            language,
+            file=clean(output),
+            count=len(named),
+        )
+    ]
     if by_name:
         lines += ["  " + clean(line) for line in named[:_MOST_SHOWN]]
     else:
         for name in named[:_MOST_SHOWN]:
             behind = [operator.op_name or "?" for operator in operators if operator.op_type == name]
-            more = messages.say("cli.mixlist.more", language, count=len(behind) - 1) if len(behind) > 1 else ""
+            more = (
+                messages.say("cli.mixlist.more", language, count=len(behind) - 1)
+                if len(behind) > 1
+                else ""
+            )
             lines.append("  %s  (%s%s)" % (clean(name), clean(behind[0]), more))
     if len(named) > _MOST_SHOWN:
         lines.append("  … %d" % (len(named) - _MOST_SHOWN))
     lines.append(messages.say("cli.mixlist.use", language))
     option = "customize_dtypes" if by_name else "modify_mixlist"
     lines.append('    npu.global_options().precision_mode_v2 = "mixed_float16"')
-    lines.append("    npu.global_options().%s = %s" % (option, clean(repr(os.path.abspath(output)))))
+    lines.append(
+        "    npu.global_options().%s = %s" % (option, clean(repr(os.path.abspath(output))))
+    )
     if by_name:
         lines.append(messages.say("cli.mixlist.fusion", language))
     elif {"Cast", "TransData"} & set(named):

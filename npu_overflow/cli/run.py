@@ -36,9 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
     for name in _names():
         text = say("cli.run.option." + name)
         if defaults[name] is False:
-            parser.add_argument(_flag(name), action="store_true", default=argparse.SUPPRESS, help=text)
+            parser.add_argument(
+                _flag(name), action="store_true", default=argparse.SUPPRESS, help=text
+            )
         else:
-            parser.add_argument(_flag(name), dest=name, default=argparse.SUPPRESS, metavar="X", help=text)
+            parser.add_argument(
+                _flag(name), dest=name, default=argparse.SUPPRESS, metavar="X", help=text
+            )
     parser.add_argument(_SURVEY, type=int, metavar="STEP", help=say("cli.run.survey"))
     parser.add_argument("--exit-code", action="store_true", help=say("cli.run.exit_code"))
     parser.add_argument("--restart", action="store_true", help=say("cli.run.restart"))
@@ -47,8 +51,11 @@ def add_arguments(parser: argparse.ArgumentParser, say: Callable[..., str]) -> N
 
 
 def split(words: List[str]) -> Tuple[List[str], List[str]]:
-    """The command's own words, and those of the script: from the first that is no option on, from ``-m`` on, or behind ``--``."""
-    switches = {_flag(item.name) for item in dataclasses.fields(WatchOptions) if item.default is False}
+    """The command's own words, and those of the script: from the first that is no option on, from
+    ``-m`` on, or behind ``--``."""
+    switches = {
+        _flag(item.name) for item in dataclasses.fields(WatchOptions) if item.default is False
+    }
     takes_value = {_flag(name) for name in _names()} - switches | {_SURVEY}
     i = 0
     while i < len(words):
@@ -92,12 +99,22 @@ def _overflowed(reports: List[Report]) -> bool:
     return any(map(_shell.found_overflow, reports))
 
 
-_WHOLE = ("patience", "window", "warmup", "keep", "max_collect_steps", "max_reports", "limit", "verbose")
+_WHOLE = (
+    "patience",
+    "window",
+    "warmup",
+    "keep",
+    "max_collect_steps",
+    "max_reports",
+    "limit",
+    "verbose",
+)
 _NUMBERS = ("min_scale", "max_collect_seconds")
 
 
 def _value(name: str, text: Any) -> Any:
-    """An option's value from its text; what it can't be is left to the check of the options, which says what is accepted."""
+    """An option's value from its text; what it can't be is left to the check of the options, which
+    says what is accepted."""
     kinds: Dict[str, Callable[[str], Any]] = {"at_steps": _steps, "check_every": _whole}
     kinds.update({item: _whole for item in _WHOLE})
     kinds.update({item: float for item in _NUMBERS})

@@ -1,4 +1,5 @@
-"""``npu-overflow show``: one file seen closely: its tensors, their statistics, their first values."""
+"""``npu-overflow show``: one file seen closely: its tensors, their statistics, their first values.
+"""
 from __future__ import annotations
 
 import argparse
@@ -32,7 +33,8 @@ MOST_ROWS, FEW_ROWS = 16, 2
 #: tensors whose first values are shown where all are
 MOST_SHOWN = 16
 
-#: above this, values of a padded tensor are shown in the order of the device: turning it around takes its memory several times
+#: above this, values of a padded tensor are shown in the order of the device: turning it around
+#: takes its memory several times
 MOST_TURNED = 1 << 28
 
 Named = Tuple[str, "Tensor"]
@@ -87,7 +89,10 @@ def _show(path: str, arguments: argparse.Namespace, language: str) -> int:
 
     dump = open_dump(path)
     _dump(screen, path, dump, language)
-    tensors = [("%s.%d" % (tensor.side, tensor.index), tensor) for tensor in [*dump.inputs, *dump.outputs, *dump.others]]
+    tensors = [
+        ("%s.%d" % (tensor.side, tensor.index), tensor)
+        for tensor in [*dump.inputs, *dump.outputs, *dump.others]
+    ]
     return _tensors(screen, tensors, path, arguments, language)
 
 
@@ -110,7 +115,11 @@ def _dump(screen: Screen, path: str, dump: OperatorDump, language: str) -> None:
     from npu_overflow.report.formatting import bytes_text, time_text
 
     screen.add((say("dump"), "title"))
-    kind = dump.name.op_type if dump.name is not None and dump.name.op_type else messages.say("report.no_type", language)
+    kind = (
+        dump.name.op_type
+        if dump.name is not None and dump.name.op_type
+        else messages.say("report.no_type", language)
+    )
     screen.add((clean(kind), "type"), margin="  ")
     name = dump.op_name or (dump.name.op_name if dump.name is not None else None)
     if name:
@@ -121,14 +130,27 @@ def _dump(screen: Screen, path: str, dump: OperatorDump, language: str) -> None:
         facts.append((say("time"), time_text(dump.dump_time), "", False))
     if dump.host:
         shown = ("phase", "location", "forward_op", "origin", "role", "train_step")
-        known = ["%s %s" % (key, clean(dump.host[key], 200)) for key in shown if dump.host.get(key) is not None]
+        known = [
+            "%s %s" % (key, clean(dump.host[key], 200))
+            for key in shown
+            if dump.host.get(key) is not None
+        ]
         facts.append((say("host"), ", ".join(known), "", False))
     if dump.others:
-        held = ["%s.%d %s" % (item.side, item.index, bytes_text(item.bytes)) for item in dump.others[:8]]
+        held = [
+            "%s.%d %s" % (item.side, item.index, bytes_text(item.bytes)) for item in dump.others[:8]
+        ]
         facts.append((say("others"), ", ".join(held), "", False))
     if dump.problem is not None:
         values = {key: value for key, value in dump.problem.values.items() if key != "_code"}
-        facts.append((say("problem"), clean(messages.say(dump.problem.code, language, **values)), "warn", False))
+        facts.append(
+            (
+                say("problem"),
+                clean(messages.say(dump.problem.code, language, **values)),
+                "warn",
+                False,
+            )
+        )
     screen.facts(facts)
 
 
@@ -139,10 +161,23 @@ def _record(screen: Screen, path: str, record: Record, language: str) -> None:
     screen.add((say("record"), "title"))
     facts: List[Fact] = [
         (say("path"), clean(path), "", True),
-        (say("layout"), say("layout." + record.layout, version=record.version, acc_type=record.acc_type, valid=record.valid), "", False),
+        (
+            say("layout"),
+            say(
+                "layout." + record.layout,
+                version=record.version,
+                acc_type=record.acc_type,
+                valid=record.valid,
+            ),
+            "",
+            False,
+        ),
     ]
     for label, notes in (("problem", record.problems), ("remark", record.remarks)):
-        facts.extend((say(label), clean(messages.say(code, language, **dict(values))), "warn", False) for code, values in notes)
+        facts.extend(
+            (say(label), clean(messages.say(code, language, **dict(values))), "warn", False)
+            for code, values in notes
+        )
     screen.facts(facts)
     for part in record.parts:
         screen.heading(say("part", core=clean(part.core)))
@@ -157,13 +192,20 @@ def _part_facts(part: Any, language: str) -> List[Fact]:
     from npu_overflow.report.model import Operator
 
     meanings = tuple(messages.say(code, **dict(values)) for code, values in part.status_meanings)
-    figure, meaning = status(Operator(core=part.core, status=part.status, status_bits=part.status_bits, status_text=meanings), language)
+    figure, meaning = status(
+        Operator(
+            core=part.core, status=part.status, status_bits=part.status_bits, status_text=meanings
+        ),
+        language,
+    )
     ids = [
         messages.say("report.task." + name, language, value=getattr(part, name))
         for name in ("model_id", "task_id", "stream_id", "context_id", "thread_id")
         if getattr(part, name) is not None
     ]
-    details = ["%s %d" % pair if pair[1] < 1 << 16 else "%s %#x" % pair for pair in part.details.items()]
+    details = [
+        "%s %d" % pair if pair[1] < 1 << 16 else "%s %#x" % pair for pair in part.details.items()
+    ]
     comma = "，" if language == "zh" else ", "
     return [
         (messages.say("report.fact.status", language), figure + "  " + meaning, "type", False),
@@ -175,21 +217,38 @@ def _part_facts(part: Any, language: str) -> List[Fact]:
 # -- tensors
 
 
-def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argparse.Namespace, language: str) -> int:
+def _tensors(
+    screen: Screen, tensors: List[Named], path: str, arguments: argparse.Namespace, language: str
+) -> int:
     from npu_overflow.report.tensors import named_lines
 
     chosen = _chosen(tensors, arguments)
     mode = arguments.mode or _mode_beside(path)
-    wanted = [(name, tensor) for name, tensor in chosen if tensor.side in ("input", "output", "array")]
+    wanted = [
+        (name, tensor) for name, tensor in chosen if tensor.side in ("input", "output", "array")
+    ]
     counted = _counted(wanted, mode, language)
-    screen.heading(messages.say("report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics", language))
+    screen.heading(
+        messages.say(
+            "report.tensors" if chosen and chosen[0][1].side != "array" else "cli.show.statistics",
+            language,
+        )
+    )
     if counted:
         lines = named_lines(counted, screen.width - 2, language)
         screen.add_lines([[("  ", "")] + line for line in lines])
     else:
         screen.add((messages.say("report.tensors_none", language), "dim"), margin="  ")
     if len(counted) < len(wanted):
-        screen.add((messages.say("cli.show.interrupted", language, done=len(counted), total=len(wanted)), "warn"), margin="  ")
+        screen.add(
+            (
+                messages.say(
+                    "cli.show.interrupted", language, done=len(counted), total=len(wanted)
+                ),
+                "warn",
+            ),
+            margin="  ",
+        )
         screen.show()
         return _shell.INTERRUPTED
     _histogram(screen, counted, language)
@@ -200,14 +259,22 @@ def _tensors(screen: Screen, tensors: List[Named], path: str, arguments: argpars
         shown = [item for item in chosen if _has_values(item[1])][:MOST_SHOWN]
         column = max(cells(name) for name, _ in shown)
         for named in shown:
-            _first_values(screen, named, column, MOST_ROWS if arguments.tensor or len(tensors) == 1 else FEW_ROWS, language)
+            _first_values(
+                screen,
+                named,
+                column,
+                MOST_ROWS if arguments.tensor or len(tensors) == 1 else FEW_ROWS,
+                language,
+            )
     if arguments.save:
         _save(screen, chosen, path, arguments, language)
     screen.show()
     return 0
 
 
-def _counted(wanted: List[Named], mode: Optional[str], language: str) -> List[Tuple[str, TensorSummary]]:
+def _counted(
+    wanted: List[Named], mode: Optional[str], language: str
+) -> List[Tuple[str, TensorSummary]]:
     """Statistics of the tensors, of fewer where the user ended that."""
     from npu_overflow.analysis.progress import Progress
     from npu_overflow.analysis.statistics import summarize
@@ -217,7 +284,13 @@ def _counted(wanted: List[Named], mode: Optional[str], language: str) -> List[Tu
     sums = [0, *itertools.accumulate(tensor.bytes for _, tensor in wanted)]
     try:
         for number, (name, tensor) in enumerate(wanted):
-            progress.step("progress.tensors", number, len(wanted), functools.partial(sums.__getitem__, number), functools.partial(sums.__getitem__, -1))
+            progress.step(
+                "progress.tensors",
+                number,
+                len(wanted),
+                functools.partial(sums.__getitem__, number),
+                functools.partial(sums.__getitem__, -1),
+            )
             counted.append((name, summarize(tensor, mode).summary))
     except KeyboardInterrupt:
         pass
@@ -228,7 +301,11 @@ def _histogram(screen: Screen, counted: List[Tuple[str, TensorSummary]], languag
     """Magnitudes: bars of one tensor, a line each of several."""
     from npu_overflow.report.bars import histogram_lines, sparklines
 
-    lines = histogram_lines(counted[0][1], screen.width - 2) if len(counted) == 1 else sparklines(counted[:MOST_SHOWN], screen.width - 2)
+    lines = (
+        histogram_lines(counted[0][1], screen.width - 2)
+        if len(counted) == 1
+        else sparklines(counted[:MOST_SHOWN], screen.width - 2)
+    )
     if lines:
         screen.heading(messages.say("cli.show.histogram", language))
         screen.add_lines([[("  ", "")] + line for line in lines])
@@ -247,7 +324,9 @@ def _chosen(tensors: List[Named], arguments: argparse.Namespace) -> List[Named]:
     if arguments.index and len(chosen) != 1:
         raise UsageError("show.index_which" if chosen else "show.no_tensors", known=known)
     if arguments.index and not _has_values(chosen[0][1]):
-        raise UsageError("show.no_values", name=chosen[0][0], reason=chosen[0][1].note or chosen[0][1].dtype)
+        raise UsageError(
+            "show.no_values", name=chosen[0][0], reason=chosen[0][1].note or chosen[0][1].dtype
+        )
     return chosen
 
 
@@ -269,7 +348,8 @@ def _mode_beside(path: str) -> Optional[str]:
 
 
 def _user_values(tensor: Tensor, most: Optional[int] = None) -> Tuple[Any, bool]:
-    """Values in the user's shape, and whether they are in the order of the device instead; at most ``most`` where that is enough."""
+    """Values in the user's shape, and whether they are in the order of the device instead; at most
+    ``most`` where that is enough."""
     from npu_overflow.dump.floats import decode
 
     whole = tensor.valid().whole
@@ -282,7 +362,9 @@ def _user_values(tensor: Tensor, most: Optional[int] = None) -> Tuple[Any, bool]
         return values.reshape(shape if _product(shape) == len(values) else tensor.shape), not whole
     if last and len(values) >= last:
         # as many whole rows as were read, under the leading indices that they have
-        return values[: len(values) // last * last].reshape([1] * max(0, len(shape) - 2) + [-1, last] if len(shape) > 1 else [-1]), not whole
+        return values[: len(values) // last * last].reshape(
+            [1] * max(0, len(shape) - 2) + [-1, last] if len(shape) > 1 else [-1]
+        ), not whole
     return values, not whole
 
 
@@ -305,7 +387,10 @@ def _first_values(screen: Screen, named: Named, column: int, most: int, language
     if as_stored:
         screen.add((messages.say("cli.show.stored", language), "dim"), margin=" " * (column + 4))
     if total > len(lines) and most == MOST_ROWS:
-        screen.add((messages.say("cli.show.more", language, count=total - len(lines)), "dim"), margin=" " * (column + 4))
+        screen.add(
+            (messages.say("cli.show.more", language, count=total - len(lines)), "dim"),
+            margin=" " * (column + 4),
+        )
 
 
 def _rows(screen: Screen, name: str, lines: List[Tuple[str, str]]) -> None:
@@ -313,7 +398,12 @@ def _rows(screen: Screen, name: str, lines: List[Tuple[str, str]]) -> None:
     for number, (label, text) in enumerate(lines):
         head = pad(name if number == 0 else "", cells(name))
         gap = "  " if name else ""
-        screen.add_unbroken((head + gap, "head"), (pad(label, column) + "  " if column else "", "dim"), (text, ""), margin="  ")
+        screen.add_unbroken(
+            (head + gap, "head"),
+            (pad(label, column) + "  " if column else "", "dim"),
+            (text, ""),
+            margin="  ",
+        )
 
 
 def _selection(screen: Screen, named: Named, index: str, language: str) -> None:
@@ -321,7 +411,13 @@ def _selection(screen: Screen, named: Named, index: str, language: str) -> None:
 
     name, tensor = named
     values, axes = take(tensor.original(), index)
-    title = messages.say("cli.show.selection", language, name=name, index=clean(index.strip().strip("[]")), shape=list(values.shape))
+    title = messages.say(
+        "cli.show.selection",
+        language,
+        name=name,
+        index=clean(index.strip().strip("[]")),
+        shape=list(values.shape),
+    )
     screen.heading(title)
     lines, left = rows_of(values, screen.width - 4, MOST_ROWS, axes)
     _rows(screen, "", lines or [("", messages.say("cli.show.empty", language))])
@@ -329,7 +425,9 @@ def _selection(screen: Screen, named: Named, index: str, language: str) -> None:
         screen.add((messages.say("cli.show.more", language, count=left), "dim"), margin="    ")
 
 
-def _save(screen: Screen, chosen: List[Named], path: str, arguments: argparse.Namespace, language: str) -> None:
+def _save(
+    screen: Screen, chosen: List[Named], path: str, arguments: argparse.Namespace, language: str
+) -> None:
     from npu_overflow.cli._arrays import save, take
 
     screen.blank()
@@ -339,8 +437,19 @@ def _save(screen: Screen, chosen: List[Named], path: str, arguments: argparse.Na
         values = tensor.original()
         if arguments.index:
             values, _ = take(values, arguments.index)
-        about = "tensor: %s%s  file: %s" % (name, "[%s]" % clean(arguments.index) if arguments.index else "", clean(os.path.basename(path)))
-        made, existing = save(values, arguments.save, "%s.%s%s" % (stem, name, ".slice" if arguments.index else ""), about)
+        about = "tensor: %s%s  file: %s" % (
+            name,
+            "[%s]" % clean(arguments.index) if arguments.index else "",
+            clean(os.path.basename(path)),
+        )
+        made, existing = save(
+            values,
+            arguments.save,
+            "%s.%s%s" % (stem, name, ".slice" if arguments.index else ""),
+            about,
+        )
         if existing is not None:
-            screen.add((messages.say("cli.show.exists", language, name=existing), "warn"), margin="  ")
+            screen.add(
+                (messages.say("cli.show.exists", language, name=existing), "warn"), margin="  "
+            )
         screen.facts([(messages.say("cli.show.saved", language), made, "type", True)])

@@ -1,1 +1,2 @@
-"""The Ascend overflow dump on disk, read and written. Knows nothing of TensorFlow or of verdicts."""
+"""The Ascend overflow dump on disk, read and written. Knows nothing of TensorFlow or of verdicts.
+"""

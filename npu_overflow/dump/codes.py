@@ -24,19 +24,24 @@ __all__ = [
 
 DATA_TYPES: Dict[int, str] = dict(
     enumerate(
-        "undefined float32 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool float64 string dual_sub_int8 dual_sub_uint8 complex64 "
-        "complex128 qint8 qint16 qint32 quint8 quint16 resource string_ref dual variant bfloat16 int4 uint1 int2 uint2 complex32 hifloat8 "
-        "float8_e5m2 float8_e4m3fn float8_e8m0 float6_e3m2 float6_e2m3 float4_e2m1 float4_e1m2".split()
+        "undefined float32 float16 int8 uint8 int16 uint16 int32 int64 uint32 uint64 bool "
+        "float64 string dual_sub_int8 dual_sub_uint8 complex64 complex128 qint8 qint16 "
+        "qint32 quint8 quint16 resource string_ref dual variant bfloat16 int4 uint1 int2 "
+        "uint2 complex32 hifloat8 float8_e5m2 float8_e4m3fn float8_e8m0 float6_e3m2 "
+        "float6_e2m3 float4_e2m1 float4_e1m2".split()
     )
 )
 DATA_TYPE_NUMBERS: Dict[str, int] = {name: number for number, name in DATA_TYPES.items()}
 
 FORMATS: Dict[int, str] = dict(
     enumerate(
-        "NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0 FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS "
-        "NC1HWC0_C04 FRACTAL_Z_C04 CHWN FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK HASHTABLE_LOOKUP_LOOKUPS "
-        "HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0 MD NDHWC FRACTAL_ZZ FRACTAL_NZ NCDHW "
-        "DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE FRACTAL_ZN_LSTM FRACTAL_Z_G RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV "
+        "NCHW NHWC ND NC1HWC0 FRACTAL_Z NC1C0HWPAD NHWC1C0 FSR_NCHW FRACTAL_DECONV C1HWNC0 "
+        "FRACTAL_DECONV_TRANSPOSE FRACTAL_DECONV_SP_STRIDE_TRANS NC1HWC0_C04 FRACTAL_Z_C04 "
+        "CHWN FRACTAL_DECONV_SP_STRIDE8_TRANS HWCN NC1KHKWHWC0 BN_WEIGHT FILTER_HWCK "
+        "HASHTABLE_LOOKUP_LOOKUPS HASHTABLE_LOOKUP_KEYS HASHTABLE_LOOKUP_VALUE "
+        "HASHTABLE_LOOKUP_OUTPUT HASHTABLE_LOOKUP_HITS C1HWNCoC0 MD NDHWC FRACTAL_ZZ "
+        "FRACTAL_NZ NCDHW DHWCN NDC1HWC0 FRACTAL_Z_3D CN NC DHWNC FRACTAL_Z_3D_TRANSPOSE "
+        "FRACTAL_ZN_LSTM FRACTAL_Z_G RESERVED ALL NULL ND_RNN_BIAS FRACTAL_ZN_RNN YUV "
         "YUV_A NCL FRACTAL_Z_WINO C1HWC0".split()
     )
 )
@@ -48,8 +53,10 @@ STORAGE: Dict[str, str] = {
     "float32": "<f4", "float16": "<f2", "float64": "<f8", "bfloat16": "<u2",
     "hifloat8": "|u1", "float8_e5m2": "|u1", "float8_e4m3fn": "|u1", "float8_e8m0": "|u1",
     "complex32": "<f2", "complex64": "<f4", "complex128": "<f8",
-    "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8", "uint8": "|u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8", "bool": "|u1",
-    "qint8": "|i1", "qint16": "<i2", "qint32": "<i4", "quint8": "|u1", "quint16": "<u2", "dual_sub_int8": "|i1", "dual_sub_uint8": "|u1",
+    "int8": "|i1", "int16": "<i2", "int32": "<i4", "int64": "<i8", "uint8": "|u1", "uint16": "<u2",
+    "uint32": "<u4", "uint64": "<u8", "bool": "|u1",
+    "qint8": "|i1", "qint16": "<i2", "qint32": "<i4", "quint8": "|u1", "quint16": "<u2",
+    "dual_sub_int8": "|i1", "dual_sub_uint8": "|u1",
 }  # fmt: skip
 DECODED: FrozenSet[str] = frozenset(STORAGE)
 UNDECODED: FrozenSet[str] = frozenset(DATA_TYPE_NUMBERS) - DECODED
@@ -72,12 +79,25 @@ MAX: Dict[str, float] = {
 #: types whose elements can be an overflow value and are decoded
 FLOATS: FrozenSet[str] = frozenset(MAX)
 
-_HARMLESS = frozenset({"string", "string_ref", "int4", "uint1", "int2", "uint2"}) | (DECODED - FLOATS)
+_HARMLESS = frozenset({"string", "string_ref", "int4", "uint1", "int2", "uint2"}) | (
+    DECODED - FLOATS
+)
 
 #: bits an element takes, for every type whose elements have one size
-ITEM_BITS: Dict[str, int] = {name: 8 * int(storage[2:]) * (2 if name in COMPLEX else 1) for name, storage in STORAGE.items()}
+ITEM_BITS: Dict[str, int] = {
+    name: 8 * int(storage[2:]) * (2 if name in COMPLEX else 1) for name, storage in STORAGE.items()
+}
 ITEM_BITS.update(
-    {"int4": 4, "uint1": 1, "int2": 2, "uint2": 2, "float6_e3m2": 6, "float6_e2m3": 6, "float4_e2m1": 4, "float4_e1m2": 4},
+    {
+        "int4": 4,
+        "uint1": 1,
+        "int2": 2,
+        "uint2": 2,
+        "float6_e3m2": 6,
+        "float6_e2m3": 6,
+        "float4_e2m1": 4,
+        "float4_e1m2": 4,
+    },
 )
 
 
@@ -92,7 +112,8 @@ def format_name(number: int) -> str:
 
 
 def could_overflow(dtype: str) -> bool:
-    """Whether an element of this type could be an overflow value; True for types that are not known well enough to say no."""
+    """Whether an element of this type could be an overflow value; True for types that are not known
+    well enough to say no."""
     return dtype not in _HARMLESS
 
 

@@ -1,6 +1,8 @@
-"""The envelope that dumps and records share: a length, a protobuf header, then the data of its tensors.
+"""The envelope that dumps and records share: a length, a protobuf header, then the data of its
+tensors.
 
-Nothing is allocated on a file's word alone: lengths are held against the file's size, counts against limits, before protobuf sees them.
+Nothing is allocated on a file's word alone: lengths are held against the file's size, counts
+against limits, before protobuf sees them.
 """
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _MOST_JSON_DEPTH = 32
 
 @dataclass(frozen=True)
 class Source:
-    """Where a tensor's bytes lie: a file, known by its identity so that another one in its place is noticed."""
+    """Where a tensor's bytes lie: a file, known by its identity so that another one in its place is
+    noticed."""
 
     path: str
     device: int
@@ -83,7 +86,8 @@ def open_envelope(path: str) -> Envelope:
         length = int.from_bytes(first, "little")
         start = 8
         if length > size - 8:
-            # the first version of the format had no length: the whole file is the message, which begins with its version string
+            # the first version of the format had no length: the whole file is the message, which
+            # begins with its version string
             if first[0] != 0x0A or size > _MOST_HEADER_BYTES:
                 raise DumpFormatError("dump.header_length", length=length, size=size)
             length, start = size, 0
@@ -97,7 +101,9 @@ def open_envelope(path: str) -> Envelope:
             raise ValueError("a message, but none of a dump")
     except (ValueError, IndexError) as error:
         if start == 0:
-            raise DumpFormatError("dump.header_length", length=int.from_bytes(first, "little"), size=size) from error
+            raise DumpFormatError(
+                "dump.header_length", length=int.from_bytes(first, "little"), size=size
+            ) from error
         raise DumpFormatError("dump.header", length=length) from error
     return Envelope(message, Source(path, state.st_dev, state.st_ino), start + length, size)
 
@@ -123,14 +129,17 @@ def _message(header: bytes) -> Any:
 
 
 _NESTED: Dict[str, Dict[int, str]] = {
-    message: {number: kind for _, number, kind, _ in fields if kind[0].isupper()} for message, fields in schema.MESSAGES.items()
+    message: {number: kind for _, number, kind, _ in fields if kind[0].isupper()}
+    for message, fields in schema.MESSAGES.items()
 }
 
 
 def _count_fields(data: bytes, start: int, end: int, kind: str, budget: int) -> int:
-    """Walk a message without building it; the budget that is left. ValueError where it is malformed or the budget is spent.
+    """Walk a message without building it; the budget that is left. ValueError where it is malformed
+    or the budget is spent.
 
-    A field of two bytes can cost protobuf a hundred: this bounds the memory that a header of given size takes.
+    A field of two bytes can cost protobuf a hundred: this bounds the memory that a header of given
+        size takes.
     """
     at = start
     while at < end:
@@ -173,7 +182,8 @@ def _varint(data: bytes, at: int, end: int) -> Any:
 
 
 def untrusted_json(text: bytes) -> Optional[Dict[str, Any]]:
-    """The JSON object in ``text``, or None where it is none or larger or deeper than any that is meant."""
+    """The JSON object in ``text``, or None where it is none or larger or deeper than any that is
+    meant."""
     if len(text) > _MOST_JSON_BYTES:
         return None
     try:
@@ -184,7 +194,8 @@ def untrusted_json(text: bytes) -> Optional[Dict[str, Any]]:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether objects and lists lie so deep in each other that whoever walks through them, or prints them, runs out of stack."""
+    """Whether objects and lists lie so deep in each other that whoever walks through them, or
+    prints them, runs out of stack."""
     level = [value]
     for _ in range(_MOST_JSON_DEPTH):
         inner = [item for one in level for item in (one.values() if isinstance(one, dict) else one)]

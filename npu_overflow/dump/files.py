@@ -1,4 +1,5 @@
-"""Files of a tree that nobody vouches for: opened only if regular, never through a link, never blocking."""
+"""Files of a tree that nobody vouches for: opened only if regular, never through a link, never
+blocking."""
 from __future__ import annotations
 
 import os
@@ -12,7 +13,13 @@ from npu_overflow.errors import DumpFormatError, NpuOverflowError, reason_of
 __all__ = ["FileProblem", "open_regular", "read_exactly", "read_small"]
 
 # O_NONBLOCK: opening a FIFO that took a file's place must not wait for a writer
-_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = (
+    os.O_RDONLY
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,8 @@ def open_regular(path: str) -> FileIO:
     """Open a regular file for reading, unbuffered.
 
     Raises:
-        DumpFormatError: it is gone, unreadable, a link, or no regular file (those are never waited for).
+        DumpFormatError: it is gone, unreadable, a link, or no regular file (those are never waited
+            for).
     """
     try:
         handle = os.open(path, _FLAGS)
@@ -57,9 +65,11 @@ def open_regular(path: str) -> FileIO:
 
 
 def read_small(path: str, most: int) -> bytes:
-    """The whole of a regular file of at most ``most`` bytes in one read; b"" where it is larger, empty or no such file.
+    """The whole of a regular file of at most ``most`` bytes in one read; b"" where it is larger,
+    empty or no such file.
 
-    Whoever gets nothing opens the file with ``open_regular``, which says why. A tree holds tens of thousands of records.
+    Whoever gets nothing opens the file with ``open_regular``, which says why. A tree holds tens of
+    thousands of records.
     """
     try:
         handle = os.open(path, _FLAGS)
@@ -67,7 +77,11 @@ def read_small(path: str, most: int) -> bytes:
         return b""
     try:
         state = os.fstat(handle)
-        content = os.read(handle, most) if stat.S_ISREG(state.st_mode) and 0 < state.st_size <= most else b""
+        content = (
+            os.read(handle, most)
+            if stat.S_ISREG(state.st_mode) and 0 < state.st_size <= most
+            else b""
+        )
         return content if len(content) == state.st_size else b""
     except OSError:
         return b""

@@ -1,4 +1,5 @@
-"""How private formats place the axes of the user's shape; the layout of that shape is found by what fits."""
+"""How private formats place the axes of the user's shape; the layout of that shape is found by what
+fits."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ class Placed:
     Args:
         shape: padded shape of the whole tensor.
         layout: of the user's shape.
-        valid_in_row: coordinates of rows (all axes but the last) -> how many elements at the row's front are valid.
+        valid_in_row: coordinates of rows (all axes but the last) -> how many elements at the row's
+            front are valid.
         original: coordinates of elements (all axes) -> coordinates in the user's shape.
     """
 
@@ -48,7 +50,8 @@ def _candidates(layouts: Sequence[str], named: Optional[str]) -> List[str]:
 
 
 def _channel_blocked(axes: str, layouts: Sequence[str]) -> Fit:
-    """NC1HWC0 (``axes`` "NCHW") and NDC1HWC0 ("NDCHW"): the channel axis is cut into blocks, which stand last."""
+    """NC1HWC0 (``axes`` "NCHW") and NDC1HWC0 ("NDCHW"): the channel axis is cut into blocks, which
+    stand last."""
     channel = axes.index("C")
 
     def fitted(shape: Shape, original: Shape, named: Optional[str]) -> Optional[Placed]:
@@ -60,7 +63,9 @@ def _channel_blocked(axes: str, layouts: Sequence[str]) -> Fit:
             if len(layout) != len(original):
                 continue
             user = dict(zip(layout, original))
-            if _blocks(user["C"], block) == sizes["C"] and all(user.get(axis, 1) == sizes[axis] for axis in axes if axis != "C"):
+            if _blocks(user["C"], block) == sizes["C"] and all(
+                user.get(axis, 1) == sizes[axis] for axis in axes if axis != "C"
+            ):
                 return _place(shape, layout, user["C"])
         return None
 
@@ -72,7 +77,9 @@ def _channel_blocked(axes: str, layouts: Sequence[str]) -> Fit:
             where["C"] = where["C"] * block + stored[-1]
             return [where[axis] for axis in layout]
 
-        return Placed(shape, layout, lambda rows: _channels(rows[channel], channels, block), original)
+        return Placed(
+            shape, layout, lambda rows: _channels(rows[channel], channels, block), original
+        )
 
     return fitted
 
@@ -100,7 +107,12 @@ def _place_z(shape: Shape, layout: str, user: Dict[str, int]) -> Placed:
 
     def original(stored: Coordinates) -> List[np.ndarray]:
         block, rest = np.divmod(stored[0], area)
-        where = {"C": block * c_block + stored[3], "N": stored[1] * n_block + stored[2], "H": rest // width, "W": rest % width}
+        where = {
+            "C": block * c_block + stored[3],
+            "N": stored[1] * n_block + stored[2],
+            "H": rest // width,
+            "W": rest % width,
+        }
         return [where[axis] for axis in layout]
 
     return Placed(shape, layout, valid_in_row, original)
@@ -113,7 +125,10 @@ def _fractal_nz(shape: Shape, original: Shape, named: Optional[str]) -> Optional
         return None
     columns_blocks, rows_blocks, row_block, column_block = shape[-4:]
     rows_count, columns = matrix[-2:]
-    if _blocks(rows_count, row_block) != rows_blocks or _blocks(columns, column_block) != columns_blocks:
+    if (
+        _blocks(rows_count, row_block) != rows_blocks
+        or _blocks(columns, column_block) != columns_blocks
+    ):
         return None
 
     def valid_in_row(rows: Coordinates) -> np.ndarray:

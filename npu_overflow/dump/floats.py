@@ -1,4 +1,5 @@
-"""Floats that numpy lacks: bfloat16 and the 8-bit ones, decoded by tables computed from their definitions."""
+"""Floats that numpy lacks: bfloat16 and the 8-bit ones, decoded by tables computed from their
+definitions."""
 from __future__ import annotations
 
 from typing import Dict
@@ -16,7 +17,9 @@ def _minifloat(exponent_bits: int, mantissa_bits: int, bias: int) -> np.ndarray:
     for code in range(256):
         mantissa = (code & ((1 << mantissa_bits) - 1)) / 2.0**mantissa_bits
         exponent = code >> mantissa_bits & ((1 << exponent_bits) - 1)
-        value = (1 + mantissa) * 2.0 ** (exponent - bias) if exponent else mantissa * 2.0 ** (1 - bias)
+        value = (
+            (1 + mantissa) * 2.0 ** (exponent - bias) if exponent else mantissa * 2.0 ** (1 - bias)
+        )
         table[code] = -value if code & 0x80 else value
     return table
 
@@ -52,9 +55,14 @@ _HIFLOAT8_PREFIXES = ((0b11, 2, 4), (0b10, 2, 3), (0b01, 2, 2), (0b001, 3, 1), (
 
 
 def _hifloat8_value(code: int) -> float:
-    """One code: a sign, a prefix of two to four bits that tells how many exponent bits follow, the exponent, the mantissa."""
+    """One code: a sign, a prefix of two to four bits that tells how many exponent bits follow, the
+    exponent, the mantissa."""
     sign = -1.0 if code & 0x80 else 1.0
-    found = [(length, exponent_bits) for prefix, length, exponent_bits in _HIFLOAT8_PREFIXES if (code & 0x7F) >> (7 - length) == prefix]
+    found = [
+        (length, exponent_bits)
+        for prefix, length, exponent_bits in _HIFLOAT8_PREFIXES
+        if (code & 0x7F) >> (7 - length) == prefix
+    ]
     if not found:
         return sign * 2.0 ** ((code & 7) - 23)
     length, exponent_bits = found[0]
@@ -82,11 +90,13 @@ def decode(items: np.ndarray, dtype: str) -> np.ndarray:
     """Storage items as numbers, flat.
 
     Args:
-        items: as ``Tensor.chunks`` gives them (uint16 for bfloat16, uint8 for 8-bit floats and bool, two parts a complex element).
+        items: as ``Tensor.chunks`` gives them (uint16 for bfloat16, uint8 for 8-bit floats and
+            bool, two parts a complex element).
         dtype: name of the data type.
 
     Returns:
-        float32 for bfloat16 and 8-bit floats, bool, complex64 or complex128 for complex types; other types as they are.
+        float32 for bfloat16 and 8-bit floats, bool, complex64 or complex128 for complex types;
+        other types as they are.
     """
     if dtype in TABLES:
         values: np.ndarray = TABLES[dtype][items]

@@ -1,4 +1,5 @@
-"""The folders that hold files of dumps. Tens of thousands of names are only parsed when somebody asks."""
+"""The folders that hold files of dumps. Tens of thousands of names are only parsed when somebody
+asks."""
 from __future__ import annotations
 
 import os
@@ -16,11 +17,19 @@ class Folder:
     Args:
         path: absolute.
         place: what it is to the tree.
-        records, dumps: names of overflow records, and of dumps and statistics files, that say what they are.
+        records, dumps: names of overflow records, and of dumps and statistics files, that say what
+            they are.
         entries: files that something else told of (hashed names).
     """
 
-    def __init__(self, path: str, place: Place, records: Sequence[str] = (), dumps: Sequence[str] = (), entries: Sequence[Entry] = ()) -> None:
+    def __init__(
+        self,
+        path: str,
+        place: Place,
+        records: Sequence[str] = (),
+        dumps: Sequence[str] = (),
+        entries: Sequence[Entry] = (),
+    ) -> None:
         self.path = path
         self.place = place
         self._record_names = records
@@ -56,9 +65,12 @@ class Folder:
         return self._index
 
     def by_time(self) -> List[Tuple[int, str]]:
-        """(microseconds, path) of the records, in order: what of a name is needed to find the first of thousands."""
+        """(microseconds, path) of the records, in order: what of a name is needed to find the first
+        of thousands."""
         prefix = os.path.join(self.path, "")
-        times = [(time_of_record(file_name), prefix + file_name) for file_name in self._record_names]
+        times = [
+            (time_of_record(file_name), prefix + file_name) for file_name in self._record_names
+        ]
         return sorted(times + [(entry.name.timestamp, entry.path) for entry in self._records])
 
     def record(self, path: str) -> Entry:
@@ -75,4 +87,8 @@ class Folder:
     def _parsed(self, names: Sequence[str]) -> List[Entry]:
         prefix = os.path.join(self.path, "")
         parsed = ((file_name, parse_name(file_name)) for file_name in names)
-        return [Entry(prefix + file_name, name, self.place) for file_name, name in parsed if name is not None]
+        return [
+            Entry(prefix + file_name, name, self.place)
+            for file_name, name in parsed
+            if name is not None
+        ]

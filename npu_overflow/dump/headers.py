@@ -14,7 +14,8 @@ Trouble = Optional[Tuple[str, Mapping[str, Any]]]
 
 
 class _Bytes(NamedTuple):
-    """Where one tensor's bytes lie: how many are there, and a note where that says more than their number."""
+    """Where one tensor's bytes lie: how many are there, and a note where that says more than their
+    number."""
 
     source: Union[Source, bytes, None]
     offset: int
@@ -22,7 +23,9 @@ class _Bytes(NamedTuple):
     note: Optional[str]
 
 
-def tensors_of(envelope: Envelope, thread_id: Optional[int], host: Optional[Mapping[str, Any]]) -> Tuple[Dict[str, List[Tensor]], Trouble]:
+def tensors_of(
+    envelope: Envelope, thread_id: Optional[int], host: Optional[Mapping[str, Any]]
+) -> Tuple[Dict[str, List[Tensor]], Trouble]:
     """The tensors of a file by side ("input", "output", "buffer", "space").
 
     Args:
@@ -34,7 +37,11 @@ def tensors_of(envelope: Envelope, thread_id: Optional[int], host: Optional[Mapp
         the tensors, and (code, values) of what is wrong with the file, or None.
     """
     message = envelope.message
-    items = [(side, index, item) for side in ("input", "output", "buffer", "space") for index, item in enumerate(getattr(message, side))]
+    items = [
+        (side, index, item)
+        for side in ("input", "output", "buffer", "space")
+        for index, item in enumerate(getattr(message, side))
+    ]
     places, trouble = _places(envelope, [item for _, _, item in items])
     slices = _slices(message, thread_id)
     meant = host.get("tensors") if host is not None else None
@@ -42,12 +49,34 @@ def tensors_of(envelope: Envelope, thread_id: Optional[int], host: Optional[Mapp
     for (side, index, item), place in zip(items, places):
         if side in ("buffer", "space"):
             note = place.note or ("not_decoded" if place.have == item.size else "cut")
-            sides[side].append(Tensor(side, index, 0, "undefined", "", (), None, place.have, item.size, note, source=place.source, offset=place.offset))
+            sides[side].append(
+                Tensor(
+                    side,
+                    index,
+                    0,
+                    "undefined",
+                    "",
+                    (),
+                    None,
+                    place.have,
+                    item.size,
+                    note,
+                    source=place.source,
+                    offset=place.offset,
+                )
+            )
             continue
         tensor = _tensor(side, index, item, place, slices.get(side, {}).get(index))
-        if tensor.note == "cut" and trouble is None and not (isinstance(meant, dict) and "%s.%d" % (side, index) in meant):
+        if (
+            tensor.note == "cut"
+            and trouble is None
+            and not (isinstance(meant, dict) and "%s.%d" % (side, index) in meant)
+        ):
             needed = codes.bytes_needed(tensor.dtype, codes.elements(tensor.shape))
-            trouble = ("dump.tensor_short", {"tensor": "%s.%d" % (side, index), "needed": needed, "bytes": tensor.bytes})
+            trouble = (
+                "dump.tensor_short",
+                {"tensor": "%s.%d" % (side, index), "needed": needed, "bytes": tensor.bytes},
+            )
         sides[side].append(tensor)
     return sides, trouble
 
@@ -70,9 +99,12 @@ def _places(envelope: Envelope, items: List[Any]) -> Tuple[List[_Bytes], Trouble
     if here > total:
         return places, ("dump.excess", values)
     if addressed and any(null):
-        # a cut file whose writer may have skipped null tensors: from the first of them on, no position is sure
+        # a cut file whose writer may have skipped null tensors: from the first of them on, no
+        # position is sure
         unsure = null.index(True)
-        places[unsure:] = [_Bytes(None, 0, 0, "missing" if item.size else None) for item in items[unsure:]]
+        places[unsure:] = [
+            _Bytes(None, 0, 0, "missing" if item.size else None) for item in items[unsure:]
+        ]
     return places, ("dump.cut", values)
 
 
@@ -84,18 +116,26 @@ def _in_a_row(envelope: Envelope, items: List[Any], left_out: List[bool]) -> Lis
             places.append(_Bytes(None, 0, 0, "no_data"))
             continue
         have = max(0, min(item.size, envelope.file_size - at))
-        places.append(_Bytes(envelope.source, at, have, "missing" if have == 0 < item.size else None))
+        places.append(
+            _Bytes(envelope.source, at, have, "missing" if have == 0 < item.size else None)
+        )
         at += item.size
     return places
 
 
-def _tensor(side: str, index: int, item: Any, place: _Bytes, piece: Optional[Tuple[Shape, Shape]]) -> Tensor:
+def _tensor(
+    side: str, index: int, item: Any, place: _Bytes, piece: Optional[Tuple[Shape, Shape]]
+) -> Tensor:
     shape: Shape = tuple(item.shape.dim)
     original = tuple(item.original_shape.dim) if item.HasField("original_shape") else None
     dtype = codes.data_type_name(item.data_type)
     whole: Optional[Shape] = None
     start: Optional[Shape] = None
-    if piece is not None and len(piece[0]) == len(shape) and all(low + length <= size for low, length, size in zip(piece[1], piece[0], shape)):
+    if (
+        piece is not None
+        and len(piece[0]) == len(shape)
+        and all(low + length <= size for low, length, size in zip(piece[1], piece[0], shape))
+    ):
         whole, shape, start = shape, piece[0], piece[1]
     named = None
     if side == "output" and item.HasField("original_op"):
@@ -133,7 +173,8 @@ def _note(dtype: str, shape: Shape, have: int, size: int) -> Optional[str]:
 
 
 def _slices(message: Any, thread_id: Optional[int]) -> Dict[str, Dict[int, Tuple[Shape, Shape]]]:
-    """Lengths and first indices of this thread's slices by side and index, of an FFTS+ operator that was cut into threads."""
+    """Lengths and first indices of this thread's slices by side and index, of an FFTS+ operator
+    that was cut into threads."""
     if thread_id is None or not message.attr or b"threadMode" not in message.attr[0].value:
         return {}
     facts = untrusted_json(message.attr[0].value)
@@ -142,7 +183,9 @@ def _slices(message: Any, thread_id: Optional[int]) -> Dict[str, Dict[int, Tuple
     found: Dict[str, Dict[int, Tuple[Shape, Shape]]] = {}
     for side in ("input", "output"):
         threads = facts.get(side + "_tensor_slice")
-        tensors = threads[thread_id] if isinstance(threads, list) and thread_id < len(threads) else None
+        tensors = (
+            threads[thread_id] if isinstance(threads, list) and thread_id < len(threads) else None
+        )
         if isinstance(tensors, list):
             pieces = {index: _slice(axes) for index, axes in enumerate(tensors)}
             found[side] = {index: piece for index, piece in pieces.items() if piece is not None}
@@ -150,10 +193,13 @@ def _slices(message: Any, thread_id: Optional[int]) -> Dict[str, Dict[int, Tuple
 
 
 def _slice(axes: Any) -> Optional[Tuple[Shape, Shape]]:
-    """(lengths, first indices) of [{"lower": …, "higher": …}, …], or None where it is no such list."""
+    """(lengths, first indices) of [{"lower": …, "higher": …}, …], or None where it is no such list.
+    """
     lengths, starts = [], []
     for axis in axes if isinstance(axes, list) else [None]:
-        low, high = (axis.get("lower"), axis.get("higher")) if isinstance(axis, dict) else (None, None)
+        low, high = (
+            (axis.get("lower"), axis.get("higher")) if isinstance(axis, dict) else (None, None)
+        )
         if type(low) is not int or type(high) is not int or not 0 <= low <= high:
             return None
         lengths.append(high - low)

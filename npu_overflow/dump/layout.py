@@ -1,4 +1,5 @@
-"""Where dump files lie: ``{dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/``, with levels that can be missing."""
+"""Where dump files lie: ``{dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/``,
+with levels that can be missing."""
 from __future__ import annotations
 
 import datetime
@@ -22,7 +23,8 @@ def _is_number(level: str) -> bool:
 
 
 def place_of(folder: str) -> Place:
-    """The levels of an absolute folder path. Without a time folder only the full form of the levels below it is believed."""
+    """The levels of an absolute folder path. Without a time folder only the full form of the levels
+    below it is believed."""
     levels = [level for level in folder.split(os.sep) if level]
     times = [position for position, level in enumerate(levels) if is_time_folder(level)]
     if not times:
@@ -45,12 +47,13 @@ class Tree:
     Args:
         root: absolute folder that was searched (of a single file: its folder).
         folders: by path, those that hold records, dumps or statistics files.
-        problems: files whose name can't be read, special files, links that leave the tree, folders that can't be listed.
+        problems: files whose name can't be read, special files, links that leave the tree, folders
+            that can't be listed.
         runs: names of the time folders that hold records or dumps, sorted as text.
         unfinished: absolute paths of files that were never renamed into place (``.{name}.part``).
         run: newest time folder of a selected run; None before ``select`` or where there is none.
-        single: the file that was asked for, where the path was one file. A record: ``records`` holds it alone. A dump: ``records``
-            holds all records of its folder.
+        single: the file that was asked for, where the path was one file. A record: ``records``
+            holds it alone. A dump: ``records`` holds all records of its folder.
         interrupted: the search was ended before all folders were listed.
     """
 
@@ -75,16 +78,20 @@ class Tree:
 
     @property
     def dumps(self) -> List[Entry]:
-        """Operators' dumps and statistics files, in no promised order; a long list on a large tree."""
+        """Operators' dumps and statistics files, in no promised order; a long list on a large tree.
+        """
         return [entry for folder in self.folders.values() for entry in folder.dumps]
 
-    def select(self, run: Optional[str] = None, run_ids: Optional[Mapping[str, str]] = None) -> Tree:
+    def select(
+        self, run: Optional[str] = None, run_ids: Optional[Mapping[str, str]] = None
+    ) -> Tree:
         """The files of one run.
 
         Args:
             run: None for the newest run, "all", or the name of a time folder.
-            run_ids: time folder -> run id, from manifests. Folders that share the id of the chosen one belong to its run; without
-                an id those do that started up to 60 s before it and whose devices are others.
+            run_ids: time folder -> run id, from manifests. Folders that share the id of the chosen
+                one belong to its run; without an id those do that started up to 60 s before it and
+                whose devices are others.
 
         Raises:
             PathError: no time folder of that name.
@@ -97,9 +104,17 @@ class Tree:
         chosen = self._together(newest, run_ids or {})
         return replace(
             self,
-            folders={path: folder for path, folder in self.folders.items() if folder.place.run in chosen},
-            problems=[problem for problem in self.problems if place_of(os.path.dirname(problem.path)).run in chosen | {None}],
-            unfinished=[path for path in self.unfinished if place_of(os.path.dirname(path)).run in chosen],
+            folders={
+                path: folder for path, folder in self.folders.items() if folder.place.run in chosen
+            },
+            problems=[
+                problem
+                for problem in self.problems
+                if place_of(os.path.dirname(problem.path)).run in chosen | {None}
+            ],
+            unfinished=[
+                path for path in self.unfinished if place_of(os.path.dirname(path)).run in chosen
+            ],
             runs=sorted(chosen),
             run=max(chosen),
         )
@@ -107,7 +122,9 @@ class Tree:
     def _together(self, newest: str, run_ids: Mapping[str, str]) -> Set[str]:
         """The time folders of the run of ``newest``."""
         own = run_ids.get(newest)
-        chosen = {newest} | {run for run in self.runs if own is not None and run_ids.get(run) == own}
+        chosen = {newest} | {
+            run for run in self.runs if own is not None and run_ids.get(run) == own
+        }
         if own is not None:
             return chosen
         devices: Dict[str, Set[Optional[int]]] = {}
@@ -118,31 +135,50 @@ class Tree:
         start = _seconds(newest)
         for run in reversed(self.runs):
             began = _seconds(run)
-            near = start is not None and began is not None and 0 <= start - began <= _NEIGHBOURS_SECONDS
+            near = (
+                start is not None
+                and began is not None
+                and 0 <= start - began <= _NEIGHBOURS_SECONDS
+            )
             if run < newest and near and run not in run_ids and not taken & devices[run]:
                 chosen.add(run)
                 taken |= devices[run]
         return chosen
 
-    def dumps_of(self, entry: Entry, task_id: int, stream_id: int, context_id: Optional[int] = None, thread_id: Optional[int] = None) -> List[Entry]:
-        """Dumps that can be the operator's of a record, best first (at most 16); ids are those INSIDE the record.
+    def dumps_of(
+        self,
+        entry: Entry,
+        task_id: int,
+        stream_id: int,
+        context_id: Optional[int] = None,
+        thread_id: Optional[int] = None,
+    ) -> List[Entry]:
+        """Dumps that can be the operator's of a record, best first (at most 16); ids are those
+        INSIDE the record.
 
-        Same folder and ids; context and thread where both sides have them (0 in a record can mean none); where nothing matches, the
-        low 16 bits of the task id; among several the nearest in time; a dump before statistics of the same time.
+        Same folder and ids; context and thread where both sides have them (0 in a record can mean
+        none); where nothing matches, the low 16 bits of the task id; among several the nearest in
+        time; a dump before statistics of the same time.
         """
         folder = self.folders.get(os.path.dirname(entry.path))
         if folder is None:
             return []
-        found = folder.index.nearest(entry.name.timestamp, task_id, stream_id, context_id, thread_id)
+        found = folder.index.nearest(
+            entry.name.timestamp, task_id, stream_id, context_id, thread_id
+        )
         if not found and task_id > 0xFFFF:
-            found = folder.index.nearest(entry.name.timestamp, task_id & 0xFFFF, stream_id, context_id, thread_id)
+            found = folder.index.nearest(
+                entry.name.timestamp, task_id & 0xFFFF, stream_id, context_id, thread_id
+            )
         return found
 
 
 def _seconds(run: str) -> Optional[float]:
     """When a time folder was made, or None where its name is no date."""
     try:
-        month, day, hour, minute, second = (int(run[at : at + 2]) for at in range(4, TIME_DIGITS, 2))
+        month, day, hour, minute, second = (
+            int(run[at : at + 2]) for at in range(4, TIME_DIGITS, 2)
+        )
         began = datetime.datetime(int(run[:4]), month, day, hour, minute, second)
     except ValueError:
         return None

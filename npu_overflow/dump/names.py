@@ -1,11 +1,22 @@
-"""Names of dump files: parsed and made (``{op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}`` and its older and newer forms)."""
+"""Names of dump files: parsed and made (``{op_type}.{op_name}.{task_id}.{stream_id}.{timestamp}``
+and its older and newer forms)."""
 from __future__ import annotations
 
 import re
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 __all__ = [
-    *("SURVEY_FILE", "TIME_DIGITS", "Entry", "Name", "Place", "clean", "dump_name", "is_time_folder", "parse_name"),
+    *(
+        "SURVEY_FILE",
+        "TIME_DIGITS",
+        "Entry",
+        "Name",
+        "Place",
+        "clean",
+        "dump_name",
+        "is_time_folder",
+        "parse_name",
+    ),
     *("record_name", "sort_names", "time_of_record"),
 ]
 
@@ -18,7 +29,12 @@ TIME_DIGITS = 14
 _RECORD = "opdebug.node_opdebug."
 # two numbers in old files, three, or the seven of FFTS+
 _NUMBER = r"\.[0-9]{1,20}"
-_FORM = r"[^.\0]+\.[^.\0]+(?:%s){2}(?:%s(?:%s){4}|%s)?(?:\.[cC][sS][vV])?" % (_NUMBER, _NUMBER, _NUMBER, _NUMBER)
+_FORM = r"[^.\0]+\.[^.\0]+(?:%s){2}(?:%s(?:%s){4}|%s)?(?:\.[cC][sS][vV])?" % (
+    _NUMBER,
+    _NUMBER,
+    _NUMBER,
+    _NUMBER,
+)
 _ONE = re.compile(_FORM)
 
 
@@ -26,9 +42,11 @@ class Name(NamedTuple):
     """What a file name says; None where it doesn't.
 
     Args:
-        kind: "record" (an overflow record), "dump" (an operator's tensors) or "statistics" (an operator's .csv).
+        kind: "record" (an overflow record), "dump" (an operator's tensors) or "statistics" (an
+            operator's .csv).
         op_type: operator type; for a record what stands there instead ("Opdebug").
-        op_name: operator name with ``.``, ``/``, ``\\`` and blanks replaced by ``_``; the full one stands inside the file.
+        op_name: operator name with ``.``, ``/``, ``\\`` and blanks replaced by ``_``; the full one
+            stands inside the file.
         task_id, stream_id: of the operator; in the name of a record they are not the operator's.
         timestamp: microseconds since the epoch.
         task_type, context_id, thread_id, device_id: FFTS+ tasks only.
@@ -64,7 +82,8 @@ class Place(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One file of a tree: absolute path, what its name says (a hashed name: what mapping.csv says), where it lies."""
+    """One file of a tree: absolute path, what its name says (a hashed name: what mapping.csv says),
+    where it lies."""
 
     path: str
     name: Name
@@ -77,7 +96,8 @@ def is_time_folder(name: str) -> bool:
 
 
 def parse_name(file_name: str) -> Optional[Name]:
-    """The parts of a file name without its folder, or None where it is no name of a dump file (a hashed one neither)."""
+    """The parts of a file name without its folder, or None where it is no name of a dump file (a
+    hashed one neither)."""
     if not _ONE.fullmatch(file_name):
         return None
     statistics = _is_statistics(file_name)
@@ -107,12 +127,22 @@ def sort_names(file_names: Sequence[str]) -> Tuple[List[str], List[str], List[st
 
 
 def _is_usual(parts: List[str]) -> bool:
-    """Whether these are the parts of a name of today's form: a third of the price of the pattern, which decides about the others."""
+    """Whether these are the parts of a name of today's form: a third of the price of the pattern,
+    which decides about the others."""
     if len(parts) != 5:
         return False
     op_type, op_name, task_id, stream_id, time = parts
     digits = task_id + stream_id + time
-    return bool(op_type and op_name and task_id and stream_id and time and len(digits) <= 22 and digits.isdigit() and digits.isascii())
+    return bool(
+        op_type
+        and op_name
+        and task_id
+        and stream_id
+        and time
+        and len(digits) <= 22
+        and digits.isdigit()
+        and digits.isascii()
+    )
 
 
 def time_of_record(file_name: str) -> int:
@@ -145,8 +175,19 @@ def record_name(
     thread_id: Optional[int] = None,
     device_id: Optional[int] = None,
 ) -> str:
-    """The file name of an overflow record. The ids are not the operator's; those stand inside the record."""
-    return dump_name("Opdebug", "Node_OpDebug", task_id, stream_id, timestamp, task_type, context_id, thread_id, device_id)
+    """The file name of an overflow record. The ids are not the operator's; those stand inside the
+    record."""
+    return dump_name(
+        "Opdebug",
+        "Node_OpDebug",
+        task_id,
+        stream_id,
+        timestamp,
+        task_type,
+        context_id,
+        thread_id,
+        device_id,
+    )
 
 
 def dump_name(
@@ -160,7 +201,8 @@ def dump_name(
     thread_id: Optional[int] = None,
     device_id: Optional[int] = None,
 ) -> str:
-    """The file name of an operator's dump; ``stream_id`` None gives the old form, ``task_type`` 4 the one of FFTS+.
+    """The file name of an operator's dump; ``stream_id`` None gives the old form, ``task_type`` 4
+    the one of FFTS+.
 
     A name over 255 bytes is not shortened here: such files carry a number and a row in mapping.csv.
     """

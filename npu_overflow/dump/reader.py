@@ -29,7 +29,8 @@ class OperatorDump:
         op_name: full operator name; "" where the file lacks it (statistics files do).
         dump_time: microseconds since the epoch, 0 where unknown.
         inputs, outputs: their tensors, in order.
-        host: what the host collector knew of the operator, checked to be a dict and nothing more: untrusted. None in dumps of an NPU.
+        host: what the host collector knew of the operator, checked to be a dict and nothing more:
+            untrusted. None in dumps of an NPU.
         problem: damage that leaves the whole tensors usable (a cut file …), or None.
         name: what the file name says, or None.
         others: buffers and workspaces.
@@ -49,7 +50,8 @@ class OperatorDump:
 
 
 def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
-    """Open one dump or statistics (.csv) file; a file still growing gives the tensors that are whole.
+    """Open one dump or statistics (.csv) file; a file still growing gives the tensors that are
+    whole.
 
     Args:
         path: the file.
@@ -63,7 +65,13 @@ def open_dump(path: str, name: Optional[Name] = None) -> OperatorDump:
     if (name is not None and name.kind == "statistics") or path.lower().endswith(".csv"):
         sides, trouble = stats_csv.read_statistics(path)
         return OperatorDump(
-            path, "", name.timestamp if name else 0, sides["input"], sides["output"], problem=FileProblem(path, *trouble) if trouble else None, name=name
+            path,
+            "",
+            name.timestamp if name else 0,
+            sides["input"],
+            sides["output"],
+            problem=FileProblem(path, *trouble) if trouble else None,
+            name=name,
         )
     envelope = open_envelope(path)
     message = envelope.message
@@ -94,7 +102,8 @@ def _odd(message: Any, host: Optional[Mapping[str, Any]]) -> headers.Trouble:
 
 
 def open_operator(candidates: Sequence[Entry]) -> OperatorDump:
-    """Open the first of ``Tree.dumps_of``; a collective's inputs and outputs lie in two files: they are merged.
+    """Open the first of ``Tree.dumps_of``; a collective's inputs and outputs lie in two files: they
+    are merged.
 
     Raises:
         DumpFormatError: the first file can't be used.
@@ -104,21 +113,34 @@ def open_operator(candidates: Sequence[Entry]) -> OperatorDump:
     if (first.inputs and first.outputs) or first.problem is not None:
         return first
     for entry in candidates[1:]:
-        if (entry.name.kind, entry.name.op_type, entry.name.op_name) != (candidates[0].name.kind, candidates[0].name.op_type, candidates[0].name.op_name):
+        if (entry.name.kind, entry.name.op_type, entry.name.op_name) != (
+            candidates[0].name.kind,
+            candidates[0].name.op_type,
+            candidates[0].name.op_name,
+        ):
             continue
         try:
             second = open_dump(entry.path, entry.name)
         except DumpFormatError:
             continue
-        if second.op_name == first.op_name and second.outputs and not (first.outputs or second.inputs):
+        if (
+            second.op_name == first.op_name
+            and second.outputs
+            and not (first.outputs or second.inputs)
+        ):
             return merge(first, second)
-        if second.op_name == first.op_name and second.inputs and not (first.inputs or second.outputs):
+        if (
+            second.op_name == first.op_name
+            and second.inputs
+            and not (first.inputs or second.outputs)
+        ):
             return merge(second, first)
     return first
 
 
 def merge(with_inputs: OperatorDump, with_outputs: OperatorDump) -> OperatorDump:
-    """One operator of two files: inputs of the first, outputs of the second; the first problem of both."""
+    """One operator of two files: inputs of the first, outputs of the second; the first problem of
+    both."""
     return replace(
         with_inputs,
         outputs=with_outputs.outputs,

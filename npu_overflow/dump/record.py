@@ -1,4 +1,5 @@
-"""The overflow record: 2048 bytes, in the layout of Atlas training products or of Atlas A2, A3 and later."""
+"""The overflow record: 2048 bytes, in the layout of Atlas training products or of Atlas A2, A3 and
+later."""
 from __future__ import annotations
 
 import os
@@ -32,12 +33,39 @@ _OLD: Dict[str, Tuple[int, int, Tuple[str, ...]]] = {
 _OLD_BYTES = 1024 + 3 * 8
 
 # magic layout: acc_type -> core and the words before its status
-_AI_CORE = ("model_id", "stream_id", "task_id", "task_type", "context_id", "thread_id", "pc_start", "para_base", "core_id", "block_id")
+_AI_CORE = (
+    "model_id",
+    "stream_id",
+    "task_id",
+    "task_type",
+    "context_id",
+    "thread_id",
+    "pc_start",
+    "para_base",
+    "core_id",
+    "block_id",
+)
 _MAGIC: Dict[int, Tuple[str, Tuple[str, ...]]] = {
     0: ("AIC", _AI_CORE),
     1: ("AIV", _AI_CORE),
-    2: ("AICPU", ("model_id", "stream_id", "task_id", "task_type", "context_id", "cpu_id", "thread_id")),
-    3: ("SDMA", ("model_id", "stream_id", "task_id", "task_type", "context_id", "thread_id", "src_addr", "dst_addr", "channel_id")),
+    2: (
+        "AICPU",
+        ("model_id", "stream_id", "task_id", "task_type", "context_id", "cpu_id", "thread_id"),
+    ),
+    3: (
+        "SDMA",
+        (
+            "model_id",
+            "stream_id",
+            "task_id",
+            "task_type",
+            "context_id",
+            "thread_id",
+            "src_addr",
+            "dst_addr",
+            "channel_id",
+        ),
+    ),
 }
 _ACC_TYPES = {core: number for number, (core, _) in _MAGIC.items()}
 _UNKNOWN = ("model_id", "stream_id", "task_id", "task_type", "context_id")
@@ -50,12 +78,15 @@ class Part:
     """One reporting part of a record.
 
     Args:
-        core: "AI Core", "DHA Atomic Add", "L2 Atomic Add" (old layout), "AIC", "AIV", "AICPU", "SDMA" or "type N".
-        status: a number, or the words of records of version 1 (four) and of other versions with more than one word.
+        core: "AI Core", "DHA Atomic Add", "L2 Atomic Add" (old layout), "AIC", "AIV", "AICPU",
+            "SDMA" or "type N".
+        status: a number, or the words of records of version 1 (four) and of other versions with
+            more than one word.
         model_id, stream_id, task_id: of the operator.
-        context_id, thread_id: FFTS+ only; None where the record has none (65535). A 0 can also mean none.
-        details: other words by name: task_type, pc_start, para_base, core_id, block_id, kernel_code, block_idx, cpu_id, src_addr,
-            dst_addr, channel_id.
+        context_id, thread_id: FFTS+ only; None where the record has none (65535). A 0 can also mean
+            none.
+        details: other words by name: task_type, pc_start, para_base, core_id, block_id,
+            kernel_code, block_idx, cpu_id, src_addr, dst_addr, channel_id.
     """
 
     core: str
@@ -74,7 +105,8 @@ class Part:
 
     @property
     def status_meanings(self) -> Tuple[Note, ...]:
-        """(code, values) of sentences in ``messages``: one a set bit for "AI Core", one in all for the others."""
+        """(code, values) of sentences in ``messages``: one a set bit for "AI Core", one in all for
+        the others."""
         return status.meanings_of(self.core, self.status)
 
     @property
@@ -90,8 +122,10 @@ class Record:
     Args:
         layout: "old" or "magic".
         parts: those that report something (status not 0; a part of an unknown type always).
-        problems: (code, values) of what could not be understood, e.g. ("record.acc_type", {"number": 9}).
-        remarks: (code, values) worth saying, e.g. ("record.not_valid", {"valid": 0}), ("record.nothing", {}).
+        problems: (code, values) of what could not be understood, e.g. ("record.acc_type",
+            {"number": 9}).
+        remarks: (code, values) worth saying, e.g. ("record.not_valid", {"valid": 0}),
+            ("record.nothing", {}).
         version, valid, acc_type: of the magic layout, else None.
     """
 
@@ -124,7 +158,8 @@ def read_record(path: str) -> Record:
 
 
 def _usual_content(path: str) -> Optional[bytes]:
-    """The content of a record as devices write it: one output, whose bytes end the file. None for any other, which takes the long way."""
+    """The content of a record as devices write it: one output, whose bytes end the file. None for
+    any other, which takes the long way."""
     whole = read_small(path, _USUAL_BYTES)
     start = 8 + int.from_bytes(whole[:8], "little")
     if not 8 < start < len(whole):
@@ -134,7 +169,13 @@ def _usual_content(path: str) -> Optional[bytes]:
     except ValueError:
         return None
     outputs = message.output
-    if len(outputs) != 1 or outputs[0].size != len(whole) - start or message.input or message.buffer or message.space:
+    if (
+        len(outputs) != 1
+        or outputs[0].size != len(whole) - start
+        or message.input
+        or message.buffer
+        or message.space
+    ):
         return None
     return whole[start : start + CONTENT_BYTES]
 
@@ -167,7 +208,8 @@ def _parse_magic(content: bytes) -> Record:
     problems: List[Note] = []
     if acc_type not in _MAGIC:
         problems.append(("record.acc_type", {"number": acc_type}))
-        # the meaning of the words in between is unknown: by the custom of the known types the status comes last
+        # the meaning of the words in between is unknown: by the custom of the known types the
+        # status comes last
         words_before, words_of_status = max(data_len // 8 - 1, len(names)), 1
     else:
         words_before, words_of_status = len(names), _status_words(acc_type, version, data_len)
@@ -203,13 +245,19 @@ def _part(core: str, state: Status, words: Dict[str, int]) -> Part:
     return Part(core, state, details=words, **own)
 
 
-def make_record(parts: Sequence[Part], layout: Optional[str] = None, version: Optional[int] = None, valid: int = 1) -> bytes:
+def make_record(
+    parts: Sequence[Part],
+    layout: Optional[str] = None,
+    version: Optional[int] = None,
+    valid: int = 1,
+) -> bytes:
     """The 2048 bytes of a record.
 
     Args:
         parts: one for the magic layout; up to three (one a core) for the old one.
         layout: "old" or "magic"; None takes the one that has the first part's core.
-        version: of the magic layout: 0 has one status word, 1 four, others any number; None takes 0 for one word, 1 for four, else 2.
+        version: of the magic layout: 0 has one status word, 1 four, others any number; None takes 0
+            for one word, 1 for four, else 2.
         valid: of the magic layout.
 
     Raises:
@@ -229,11 +277,18 @@ def _make_old(parts: Sequence[Part]) -> bytes:
         raise ValueError("a record holds one part of a core")
     for part in parts:
         if part.core not in _OLD or not isinstance(part.status, int):
-            raise ValueError("the old layout has no core %s with status %r" % (part.core, part.status))
+            raise ValueError(
+                "the old layout has no core %s with status %r" % (part.core, part.status)
+            )
         ids, at, names = _OLD[part.core]
         words = _words(part)
         struct.pack_into("<6Q", content, ids, *(words.get(name, 0) for name in _IDS))
-        struct.pack_into("<%dQ" % len(names), content, at, *(part.status if name == "status" else words.get(name, 0) for name in names))
+        struct.pack_into(
+            "<%dQ" % len(names),
+            content,
+            at,
+            *(part.status if name == "status" else words.get(name, 0) for name in names),
+        )
     return bytes(content)
 
 
@@ -254,11 +309,19 @@ def _make_magic(parts: Sequence[Part], version: Optional[int], valid: int) -> by
     data_len = 8 * (len(names) + len(state))
     expected = _status_words(acc_type, version, data_len)
     if len(state) != expected or len(names) + len(state) > _MOST_WORDS:
-        raise ValueError("a record of version %d of %s has %d status words, not %d" % (version, part.core, expected, len(state)))
+        raise ValueError(
+            "a record of version %d of %s has %d status words, not %d"
+            % (version, part.core, expected, len(state))
+        )
     words = _words(part)
     content = bytearray(CONTENT_BYTES)
     _HEAD.pack_into(content, 0, MAGIC, version, valid, acc_type, 0, data_len)
-    struct.pack_into("<%dQ" % (data_len // 8), content, _HEAD.size, *([words.get(name, 0) for name in names] + list(state)))
+    struct.pack_into(
+        "<%dQ" % (data_len // 8),
+        content,
+        _HEAD.size,
+        *([words.get(name, 0) for name in names] + list(state)),
+    )
     return bytes(content)
 
 

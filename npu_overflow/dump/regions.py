@@ -1,7 +1,8 @@
-"""Private formats pad: which elements of a tensor are the user's, and where they stand in the user's shape.
+"""Private formats pad: which elements of a tensor are the user's, and where they stand in the
+user's shape.
 
-Every private format here keeps the valid elements of a row (the last axis) in front: so a mask needs one count a row, and the work is
-that of a sixteenth of the elements.
+Every private format here keeps the valid elements of a row (the last axis) in front: so a mask
+needs one count a row, and the work is that of a sixteenth of the elements.
 """
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ __all__ = ["Region", "region_of"]
 Shape = Tuple[int, ...]
 
 #: formats that don't pad: the order of elements is that of the user's shape
-_PLAIN = frozenset("NCHW NHWC ND CHWN HWCN MD NDHWC NCDHW DHWCN CN NC DHWNC NCL FILTER_HWCK NULL".split())
+_PLAIN = frozenset(
+    "NCHW NHWC ND CHWN HWCN MD NDHWC NCDHW DHWCN CN NC DHWNC NCL FILTER_HWCK NULL".split()
+)
 _MOST_ELEMENTS = 1 << 62
 
 
@@ -30,8 +33,8 @@ class Region:
         placed: how a private format places the user's axes; None where all elements are valid.
         start: first index of the data in the whole tensor (FFTS+ slices), else zeros.
         layout: layout of the user's shape where it was found.
-        remark: None, or why a private format's tensor had to count as valid as a whole: "region.unknown_format", "region.groups",
-            "region.no_original_shape", "region.no_fit".
+        remark: None, or why a private format's tensor had to count as valid as a whole:
+            "region.unknown_format", "region.groups", "region.no_original_shape", "region.no_fit".
     """
 
     def __init__(
@@ -56,13 +59,17 @@ class Region:
         return self._placed is None
 
     def mask(self, start: int, count: int) -> Optional[np.ndarray]:
-        """Which of ``count`` elements from ``start`` in storage order are valid (bool, flat); None where all are."""
+        """Which of ``count`` elements from ``start`` in storage order are valid (bool, flat); None
+        where all are."""
         if self._placed is None or count <= 0:
             return None
         width = self.stored[-1]
         first, last = start // width, -(-(start + count) // width)
         rows = np.arange(first, last, dtype=np.int64)
-        counts = self._placed.valid_in_row(_add(_unravel(rows, self.stored[:-1]), self._start)) - self._start[-1]
+        counts = (
+            self._placed.valid_in_row(_add(_unravel(rows, self.stored[:-1]), self._start))
+            - self._start[-1]
+        )
         if bool((counts >= width).all()):
             return None
         valid = np.arange(width, dtype=np.int64) < counts[:, None]
@@ -70,8 +77,8 @@ class Region:
         return np.ascontiguousarray(valid.reshape(-1)[offset : offset + count])
 
     def original_flat(self, positions: np.ndarray) -> np.ndarray:
-        """Positions (int64) in the flattened user's shape of valid positions in storage order: their minimum is the first element as
-        the user counts."""
+        """Positions (int64) in the flattened user's shape of valid positions in storage order:
+        their minimum is the first element as the user counts."""
         positions = np.asarray(positions, dtype=np.int64)
         coordinates = self._coordinates(positions)
         if coordinates is None:
@@ -91,7 +98,8 @@ class Region:
         return tuple(reversed(index))
 
     def unpack(self, values: np.ndarray) -> np.ndarray:
-        """All elements in storage order as an array in the user's shape, padding removed; a slice keeps its own shape."""
+        """All elements in storage order as an array in the user's shape, padding removed; a slice
+        keeps its own shape."""
         if self._placed is None or any(self._start) or self.stored != self._placed.shape:
             whole = self.shape if elements(self.shape) == values.size else self.stored
             return _shaped(values, whole)
@@ -133,7 +141,9 @@ def region_of(
         if whole_shape is not None:
             return Region(shape, full, start=slice_start, layout=format_name)
         same = original is not None and elements(original) == elements(shape)
-        return Region(shape, original if same and original is not None else shape, layout=format_name)
+        return Region(
+            shape, original if same and original is not None else shape, layout=format_name
+        )
     found, remark = None, None
     if format_name not in fit.FORMATS:
         # of the same shape there is nothing to pad
@@ -153,7 +163,8 @@ def region_of(
 
 
 def _shaped(values: np.ndarray, shape: Shape) -> np.ndarray:
-    """``values`` in ``shape``; flat where that is none that numpy has: an axis of 0 goes with axes of any size."""
+    """``values`` in ``shape``; flat where that is none that numpy has: an axis of 0 goes with axes
+    of any size."""
     try:
         return values.reshape(shape)
     except (ValueError, OverflowError):

@@ -1,4 +1,5 @@
-"""Looks for dump files in a folder that anybody may have filled: one listing a folder, no link followed, nothing special opened."""
+"""Looks for dump files in a folder that anybody may have filled: one listing a folder, no link
+followed, nothing special opened."""
 from __future__ import annotations
 
 import os
@@ -35,7 +36,8 @@ class _Scan:
         self.strange = 0
 
     def walk(self) -> None:
-        """All folders; an interrupt ends it with those that were listed where somebody follows its steps."""
+        """All folders; an interrupt ends it with those that were listed where somebody follows its
+        steps."""
         try:
             self._walk()
         except KeyboardInterrupt:
@@ -53,9 +55,13 @@ class _Scan:
             if depth < _MOST_DEPTH:
                 folders += [(path, depth + 1) for path in below]
             else:
-                self.tree.problems.extend(FileProblem(path, "tree.deep", {"most": _MOST_DEPTH}) for path in below)
+                self.tree.problems.extend(
+                    FileProblem(path, "tree.deep", {"most": _MOST_DEPTH}) for path in below
+                )
             if self.files > _MOST_FILES:
-                self.tree.problems.append(FileProblem(self.root, "tree.many", {"most": _MOST_FILES}))
+                self.tree.problems.append(
+                    FileProblem(self.root, "tree.many", {"most": _MOST_FILES})
+                )
                 break
 
     def folder(self, folder: str) -> List[str]:
@@ -76,13 +82,16 @@ class _Scan:
                     if number > _MOST_FILES:
                         break
         except OSError as error:
-            self.tree.problems.append(FileProblem(folder, "tree.unlisted", {"reason": reason_of(error)}))
+            self.tree.problems.append(
+                FileProblem(folder, "tree.unlisted", {"reason": reason_of(error)})
+            )
         self.files = number
         self.take(folder, names)
         return folders
 
     def special(self, path: str, is_link: bool) -> None:
-        # a link to something inside the tree is met there; one that leaves it could show a file that is none of the tree's
+        # a link to something inside the tree is met there; one that leaves it could show a file
+        # that is none of the tree's
         if not is_link:
             self.tree.problems.append(FileProblem(path, "file.special"))
         elif not _inside(os.path.realpath(path), self.real_root):
@@ -100,13 +109,17 @@ class _Scan:
             self.tree.folders[folder] = Folder(folder, place, records, dumps, mapped)
         for file_name in others:
             if file_name[0] == ".":
-                if file_name.endswith(".part") and (parse_name(file_name[1:-5]) or _is_hashed(file_name[1:-5])):
+                if file_name.endswith(".part") and (
+                    parse_name(file_name[1:-5]) or _is_hashed(file_name[1:-5])
+                ):
                     self.tree.unfinished.append(os.path.join(folder, file_name))
             elif _is_hashed(file_name):
                 self.strange += 1
             elif file_name != MAPPING and not _is_ours(file_name):
                 self.strange += 1
-                self.tree.problems.append(FileProblem(os.path.join(folder, file_name), "name.unreadable"))
+                self.tree.problems.append(
+                    FileProblem(os.path.join(folder, file_name), "name.unreadable")
+                )
 
     def hashed(self, folder: str, hashed: List[str], place: Place, mapping: bool) -> List[Entry]:
         """The files that mapping.csv tells of; the others become problems."""
@@ -116,8 +129,16 @@ class _Scan:
                 real = _mapped(os.path.join(folder, MAPPING), hashed)
             except DumpFormatError as error:
                 self.tree.problems.append(FileProblem.of(os.path.join(folder, MAPPING), error))
-        self.tree.problems.extend(FileProblem(os.path.join(folder, file_name), "name.hashed") for file_name in hashed if file_name not in real)
-        return [Entry(os.path.join(folder, file_name), real[file_name], place) for file_name in hashed if file_name in real]
+        self.tree.problems.extend(
+            FileProblem(os.path.join(folder, file_name), "name.hashed")
+            for file_name in hashed
+            if file_name not in real
+        )
+        return [
+            Entry(os.path.join(folder, file_name), real[file_name], place)
+            for file_name in hashed
+            if file_name in real
+        ]
 
     def finish(self) -> layout.Tree:
         self.tree = replace(self.tree, interrupted=self.interrupted)
@@ -203,8 +224,8 @@ def name_of(path: str) -> Optional[Name]:
 
 
 def _mapped(mapping: str, hashed: List[str]) -> Dict[str, Name]:
-    """The real names of ``hashed`` files. Rows ``number,real name`` can repeat, and the last one can be half written: the first good
-    one counts.
+    """The real names of ``hashed`` files. Rows ``number,real name`` can repeat, and the last one
+    can be half written: the first good one counts.
 
     Raises:
         DumpFormatError: mapping.csv can't be read.
@@ -229,8 +250,8 @@ def _mapped(mapping: str, hashed: List[str]) -> Dict[str, Name]:
 
 
 def _real_name(real: str, file_name: str) -> Optional[Name]:
-    """What a row says of a file; a statistics file's row may leave the ``.csv`` out, and a dump of the same operator has the same
-    number."""
+    """What a row says of a file; a statistics file's row may leave the ``.csv`` out, and a dump of
+    the same operator has the same number."""
     statistics = file_name[-4:].lower() == ".csv"
     if statistics != (real[-4:].lower() == ".csv"):
         real = real + ".csv" if statistics else real[:-4]
@@ -251,7 +272,9 @@ def _is_ours(file_name: str) -> bool:
     stem, _, kind = file_name.rpartition(".")
     if file_name == SURVEY_FILE:
         return True
-    return (stem == "report" and kind in ("json", "txt", "html")) or (kind == "json" and stem.startswith("session-"))
+    return (stem == "report" and kind in ("json", "txt", "html")) or (
+        kind == "json" and stem.startswith("session-")
+    )
 
 
 def _looks_like_record(path: str) -> bool:

@@ -1,8 +1,11 @@
-"""The protobuf messages of a dump (proto3, package toolkit.dumpdata), built at run time in a private pool.
+"""The protobuf messages of a dump (proto3, package toolkit.dumpdata), built at run time in a
+private pool.
 
-The vendor's packages register the same names in the default pool, and generated modules don't work across the releases 3.9 to 7 of
-protobuf that supported TensorFlow versions pin. Strings are declared as bytes and enums as int32: the same on the wire, but a name in
-another encoding doesn't make a whole file unreadable. Fields that nobody here reads (dim_range) are left to the unknown ones.
+The vendor's packages register the same names in the default pool, and generated modules don't work
+across the releases 3.9 to 7 of protobuf that supported TensorFlow versions pin. Strings are
+declared as bytes and enums as int32: the same on the wire, but a name in another encoding doesn't
+make a whole file unreadable. Fields that nobody here reads (dim_range) are left to the unknown
+ones.
 """
 from __future__ import annotations
 
@@ -19,7 +22,12 @@ _PACKAGE = "toolkit.dumpdata"
 # message -> fields (name, number, type, repeated); a type with a capital is a message
 MESSAGES: Dict[str, List[Tuple[str, int, str, bool]]] = {
     "Shape": [("dim", 1, "uint64", True)],
-    "OriginalOp": [("name", 1, "bytes", False), ("output_index", 2, "uint32", False), ("data_type", 3, "int32", False), ("format", 4, "int32", False)],
+    "OriginalOp": [
+        ("name", 1, "bytes", False),
+        ("output_index", 2, "uint32", False),
+        ("data_type", 3, "int32", False),
+        ("format", 4, "int32", False),
+    ],
     "OpOutput": [
         ("data_type", 1, "int32", False),
         ("format", 2, "int32", False),
@@ -45,8 +53,16 @@ MESSAGES: Dict[str, List[Tuple[str, int, str, bool]]] = {
         ("arg_index", 10, "uint32", False),
         ("input_type", 11, "uint32", False),
     ],
-    "OpBuffer": [("buffer_type", 1, "int32", False), ("data", 2, "bytes", False), ("size", 3, "uint64", False)],
-    "Workspace": [("type", 1, "int32", False), ("data", 2, "bytes", False), ("size", 3, "uint64", False)],
+    "OpBuffer": [
+        ("buffer_type", 1, "int32", False),
+        ("data", 2, "bytes", False),
+        ("size", 3, "uint64", False),
+    ],
+    "Workspace": [
+        ("type", 1, "int32", False),
+        ("data", 2, "bytes", False),
+        ("size", 3, "uint64", False),
+    ],
     "OpAttr": [("name", 1, "bytes", False), ("value", 2, "bytes", False)],
     "DumpData": [
         ("version", 1, "bytes", False),
@@ -66,7 +82,9 @@ MESSAGES: Dict[str, List[Tuple[str, int, str, bool]]] = {
 def _build() -> Tuple[Any, Dict[str, Any]]:
     """The pool and the classes of all messages."""
     kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="npu_overflow_dump.proto", package=_PACKAGE, syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(
+        name="npu_overflow_dump.proto", package=_PACKAGE, syntax="proto3"
+    )
     for message, fields in MESSAGES.items():
         described = file.message_type.add(name=message)
         for name, number, kind, repeated in fields:
@@ -80,8 +98,15 @@ def _build() -> Tuple[Any, Dict[str, Any]]:
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     # 3.x has only the factory's method, 7 only the function
-    made = message_factory.GetMessageClass if hasattr(message_factory, "GetMessageClass") else message_factory.MessageFactory(pool).GetPrototype
-    return pool, {message: made(pool.FindMessageTypeByName("%s.%s" % (_PACKAGE, message))) for message in MESSAGES}
+    made = (
+        message_factory.GetMessageClass
+        if hasattr(message_factory, "GetMessageClass")
+        else message_factory.MessageFactory(pool).GetPrototype
+    )
+    return pool, {
+        message: made(pool.FindMessageTypeByName("%s.%s" % (_PACKAGE, message)))
+        for message in MESSAGES
+    }
 
 
 # every class and the pool are kept: 4.x crashes on a message whose class was garbage collected
@@ -98,6 +123,7 @@ def parse(header: bytes) -> Any:
     message = DumpData()
     try:
         message.ParseFromString(header)
-    except Exception as error:  # DecodeError, and what the pure-Python parser lets through on hostile bytes
+    # DecodeError, and what the pure-Python parser lets through on hostile bytes
+    except Exception as error:
         raise ValueError(str(error)) from error
     return message

@@ -1,4 +1,5 @@
-"""Statistics files (.csv): numbers that the device computed in place of a dump. Columns are read by name; writers differ in order."""
+"""Statistics files (.csv): numbers that the device computed in place of a dump. Columns are read by
+name; writers differ in order."""
 from __future__ import annotations
 
 import csv
@@ -34,8 +35,11 @@ _TYPES = {"float": "float32", "double": "float64", "bf16": "bfloat16"}
 Number = Union[int, float]
 
 
-def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
-    """The tensors of a statistics file by side ("input", "output"), and (code, values) of rows that could not be read, or None.
+def read_statistics(
+    path: str,
+) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
+    """The tensors of a statistics file by side ("input", "output"), and (code, values) of rows that
+    could not be read, or None.
 
     Raises:
         DumpFormatError: it has no header of such a file.
@@ -57,7 +61,9 @@ def read_statistics(path: str) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[
         raise DumpFormatError("statistics.rows", reason=reason_of(error)) from error
 
 
-def _tensors(columns: List[str], rows: Any, ended: bool) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
+def _tensors(
+    columns: List[str], rows: Any, ended: bool
+) -> Tuple[Dict[str, List[Tensor]], Optional[Tuple[str, Mapping[str, Any]]]]:
     sides: Dict[str, List[Tensor]] = {"input": [], "output": []}
     bad = 0
     for number, row in enumerate(rows):
@@ -107,13 +113,15 @@ def _shape(text: str) -> Tuple[int, ...]:
 
 
 def _size(text: str) -> Optional[int]:
-    """A number of bytes, of elements or of a place: whole, not negative, of 64 bits; None for anything else."""
+    """A number of bytes, of elements or of a place: whole, not negative, of 64 bits; None for
+    anything else."""
     number = _number(text)
     return number if isinstance(number, int) and 0 <= number < 2**64 else None
 
 
 def _number(text: str) -> Optional[Number]:
-    """An int where it is written as one, else a float; bools as 0 and 1; None where missing or no number."""
+    """An int where it is written as one, else a float; bools as 0 and 1; None where missing or no
+    number."""
     folded = text.lower()
     if folded in _MISSING or len(text) > 64:
         return None

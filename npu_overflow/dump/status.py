@@ -17,22 +17,30 @@ def bits_of(status: Union[int, Tuple[int, ...]]) -> Tuple[str, ...]:
     """Set bits, lowest first: "0x20", or "1:0x20" (word:bit) where ``status`` has several words."""
     if isinstance(status, int):
         return tuple(hex(bit) for bit in _bits(status))
-    return tuple("%d:%#x" % (index, bit) for index, word in enumerate(status) for bit in _bits(word))
+    return tuple(
+        "%d:%#x" % (index, bit) for index, word in enumerate(status) for bit in _bits(word)
+    )
 
 
 def _bits(word: int) -> List[int]:
     return [1 << place for place in range(word.bit_length()) if word >> place & 1]
 
 
-def meanings_of(core: str, status: Union[int, Tuple[int, ...]]) -> Tuple[Tuple[str, Mapping[str, Any]], ...]:
-    """(code, values) of sentences in ``messages``. AI Core records of the old layout: one a bit; atomics: one code; the bits of
-    the others are not public."""
+def meanings_of(
+    core: str, status: Union[int, Tuple[int, ...]]
+) -> Tuple[Tuple[str, Mapping[str, Any]], ...]:
+    """(code, values) of sentences in ``messages``. AI Core records of the old layout: one a bit;
+    atomics: one code; the bits of the others are not public."""
     if core == "AI Core" and isinstance(status, int):
         return tuple(_ai_core(bit) for bit in _bits(status))
     if core in _ATOMIC and isinstance(status, int):
         sentence, shift, width, known = _ATOMIC[core]
         code = status >> shift & width
-        return ((sentence % code, {}),) if code in known else (("status.atomic.unknown", {"number": hex(code)}),)
+        return (
+            ((sentence % code, {}),)
+            if code in known
+            else (("status.atomic.unknown", {"number": hex(code)}),)
+        )
     return (("status.not_documented", {}),)
 
 

@@ -1,7 +1,8 @@
 """One input or output of a dump: what it is, and its elements in pieces of bounded size.
 
-Data are read, not mapped: a file that shrinks under a memory map kills the process with SIGBUS, while a short read is an error like
-any other; over a gigabyte in the page cache reading into one buffer costs a fifth more than a map with nothing done to the data.
+Data are read, not mapped: a file that shrinks under a memory map kills the process with SIGBUS,
+while a short read is an error like any other; over a gigabyte in the page cache reading into one
+buffer costs a fifth more than a map with nothing done to the data.
 """
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ __all__ = ["CHUNK", "Tensor"]
 
 Inline = bytes  # the class below has a field of that name
 
-#: elements of a piece of ``Tensor.chunks``, unless told: large enough for numpy, small enough for the processor's cache
+#: elements of a piece of ``Tensor.chunks``, unless told: large enough for numpy, small enough for
+#: the processor's cache
 CHUNK = 1 << 18
 
 
@@ -38,14 +40,17 @@ class Tensor:
         original_shape: the user's shape, or None.
         bytes: bytes of data in the file that belong to this tensor.
         size: bytes that the header promises.
-        note: None (whole), "no_data" (the writer had none), "cut" (some elements are missing), "missing" (all are), or
-            "not_decoded" (whole, but of a type that is only named and counted).
+        note: None (whole), "no_data" (the writer had none), "cut" (some elements are missing),
+            "missing" (all are), or "not_decoded" (whole, but of a type that is only named and
+            counted).
         original_format: layout of ``original_shape`` where the file names it.
         sub_format: groups of FRACTAL_Z where above 1.
         address: on the device, 0 where null.
-        whole_shape: shape of the whole tensor where ``shape`` is a slice, else None; ``slice_start`` its first index.
-        statistics: of a statistics file: {"min", "max", "mean", "count", "nan", "pos_inf", "neg_inf", "l2norm"}, None where missing;
-            such a tensor has no data to read and note None. None for tensors with data.
+        whole_shape: shape of the whole tensor where ``shape`` is a slice, else None;
+            ``slice_start`` its first index.
+        statistics: of a statistics file: {"min", "max", "mean", "count", "nan", "pos_inf",
+            "neg_inf", "l2norm"}, None where missing; such a tensor has no data to read and note
+            None. None for tensors with data.
     """
 
     side: str
@@ -70,7 +75,8 @@ class Tensor:
 
     @property
     def count(self) -> int:
-        """Elements that can be read: all of ``shape``, or fewer where the tensor was cut; 0 without data; bytes of undecoded types."""
+        """Elements that can be read: all of ``shape``, or fewer where the tensor was cut; 0 without
+        data; bytes of undecoded types."""
         if self.source is None or self.note in ("no_data", "missing"):
             return 0
         if self.dtype not in codes.STORAGE:
@@ -79,7 +85,8 @@ class Tensor:
 
     @property
     def parts(self) -> int:
-        """Storage items an element: 2 for complex types (real, imaginary), else 1; for undecoded types an item is one byte."""
+        """Storage items an element: 2 for complex types (real, imaginary), else 1; for undecoded
+        types an item is one byte."""
         return 2 if self.dtype in codes.COMPLEX else 1
 
     @property
@@ -91,11 +98,13 @@ class Tensor:
         return self._storage.itemsize * self.parts
 
     def chunks(self, elements: int = CHUNK, start: int = 0) -> Iterator[np.ndarray]:
-        """All elements from position ``start`` on once, in storage order, as flat arrays of the storage type of at most ``elements`` elements.
+        """All elements from position ``start`` on once, in storage order, as flat arrays of the
+        storage type of at most ``elements`` elements.
 
-        The storage type is float16, float32, float64 or an integer type as named; uint16 for bfloat16, uint8 for 8-bit floats and
-        bool, the float type of the parts for complex types (two items an element), uint8 (bytes) for undecoded types. Each array is
-        only good until the next one is asked for.
+        The storage type is float16, float32, float64 or an integer type as named; uint16 for
+        bfloat16, uint8 for 8-bit floats and bool, the float type of the parts for complex types
+        (two items an element), uint8 (bytes) for undecoded types. Each array is only good until the
+        next one is asked for.
 
         Raises:
             DumpFormatError: the file went away, shrank or was replaced since it was opened.
@@ -123,7 +132,8 @@ class Tensor:
                 yield items
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """``count`` elements (fewer at the end) from position ``start`` in storage order, as ``chunks`` gives them, as a copy."""
+        """``count`` elements (fewer at the end) from position ``start`` in storage order, as
+        ``chunks`` gives them, as a copy."""
         start = min(max(start, 0), self.count)
         count = min(max(count, 0), self.count - start)
         for items in self._pieces(start, count, max(count, 1)):
@@ -131,30 +141,48 @@ class Tensor:
         return np.empty(0, dtype=self._storage)
 
     def raw(self) -> np.ndarray:
-        """All elements as one flat array of the storage type, in memory; for large tensors rather use ``chunks``."""
+        """All elements as one flat array of the storage type, in memory; for large tensors rather
+        use ``chunks``."""
         return self.read(0, self.count)
 
     def values(self) -> np.ndarray:
-        """All elements as numbers (float32 for bfloat16 and 8-bit floats, bool, complex), flat, in storage order."""
+        """All elements as numbers (float32 for bfloat16 and 8-bit floats, bool, complex), flat, in
+        storage order."""
         return floats.decode(self.raw(), self.dtype)
 
     def original(self) -> np.ndarray:
-        """``values`` in the user's layout: padding removed, in ``original_shape`` where it is known, else in ``shape``; flat where
-        the tensor is not whole."""
+        """``values`` in the user's layout: padding removed, in ``original_shape`` where it is
+        known, else in ``shape``; flat where the tensor is not whole."""
         values = self.values()
         return self.valid().unpack(values) if values.size == codes.elements(self.shape) else values
 
     def valid(self) -> Region:
         """Which elements are the user's and where they stand in the user's shape."""
-        return region_of(self.format, self.shape, self.original_shape, self.original_format, self.sub_format, self.whole_shape, self.slice_start)
+        return region_of(
+            self.format,
+            self.shape,
+            self.original_shape,
+            self.original_format,
+            self.sub_format,
+            self.whole_shape,
+            self.slice_start,
+        )
 
     def same_bytes(self, other: Tensor) -> bool:
-        """Whether both hold the same elements: dtype, shape and every byte; False where either isn't whole or has no data."""
-        if (self.dtype, self.shape, self.count) != (other.dtype, other.shape, other.count) or self.count == 0:
+        """Whether both hold the same elements: dtype, shape and every byte; False where either
+        isn't whole or has no data."""
+        if (self.dtype, self.shape, self.count) != (
+            other.dtype,
+            other.shape,
+            other.count,
+        ) or self.count == 0:
             return False
         if self.note not in (None, "not_decoded") or other.note not in (None, "not_decoded"):
             return False
-        return all(bool((mine.view(np.uint8) == its.view(np.uint8)).all()) for mine, its in zip(self.chunks(), other.chunks()))
+        return all(
+            bool((mine.view(np.uint8) == its.view(np.uint8)).all())
+            for mine, its in zip(self.chunks(), other.chunks())
+        )
 
 
 def _fill(file: FileIO, view: memoryview) -> None:

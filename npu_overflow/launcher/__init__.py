@@ -1,7 +1,7 @@
 """``npu-overflow run``: a training script under the watch, without a change to it.
 
-The script runs in this process, so that its ``argv``, working folder, input, exit status and signals stay its own. Only ``--restart`` needs a second
-process, which supervises.
+The script runs in this process, so that its ``argv``, working folder, input, exit status and
+signals stay its own. Only ``--restart`` needs a second process, which supervises.
 """
 from __future__ import annotations
 
@@ -39,11 +39,20 @@ def launch(words: List[str], options: Dict[str, Any], own: List[str]) -> int:
     program = Program(words)
     WatchOptions.of(**options)
     restart.accept()
-    if options.get("on_overflow") == "restart" and not restart.wants_restart() and restart.AGAIN not in os.environ and not job.ranks_of().several:
+    if (
+        options.get("on_overflow") == "restart"
+        and not restart.wants_restart()
+        and restart.AGAIN not in os.environ
+        and not job.ranks_of().several
+    ):
         return supervise([*own, "--", *words])
     again = os.environ.pop(restart.AGAIN, None)
     if again is not None:
-        options = dict(options, on_overflow="report", restore=again == "restore" or bool(options.get("restore")))
+        options = dict(
+            options,
+            on_overflow="report",
+            restore=again == "restore" or bool(options.get("restore")),
+        )
     return _run_here(program, options, dump=options.get("on_overflow") != "restart")
 
 
@@ -74,7 +83,9 @@ def _run_here(program: Program, options: Dict[str, Any], dump: bool) -> int:
     return 0
 
 
-def _print_as_python(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+def _print_as_python(
+    kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]
+) -> None:
     """What the interpreter does with an exception that nobody caught."""
     error.__traceback__ = trace
     sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace
@@ -91,8 +102,13 @@ def _die_of_interrupt(interrupted: List[bool]) -> None:
 
 
 def _flush_at_termination(watches: Any) -> None:
-    """Where nobody handles SIGTERM, analyze what was collected and then die of it as before. A handler of the script's takes the place of this one."""
-    if os.name != "posix" or threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    """Where nobody handles SIGTERM, analyze what was collected and then die of it as before. A
+    handler of the script's takes the place of this one."""
+    if (
+        os.name != "posix"
+        or threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
         return
 
     def terminated(number: int, frame: Optional[FrameType]) -> None:

@@ -1,4 +1,5 @@
-"""Does something right after a module is first imported, wherever that happens. Imports nothing by itself."""
+"""Does something right after a module is first imported, wherever that happens. Imports nothing by
+itself."""
 from __future__ import annotations
 
 import sys
@@ -42,7 +43,8 @@ _finder = _Finder()
 
 
 def after_import(name: str, done: Done) -> None:
-    """Call ``done(module)`` once the module ``name`` has been imported; at once where it is there already."""
+    """Call ``done(module)`` once the module ``name`` has been imported; at once where it is there
+    already."""
     module = sys.modules.get(name)
     if module is not None:
         done(module)

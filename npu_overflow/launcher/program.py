@@ -1,4 +1,5 @@
-"""Runs a script or module as Python itself would: same ``argv``, ``__main__``, ``sys.path[0]``, and tracebacks without frames of this package."""
+"""Runs a script or module as Python itself would: same ``argv``, ``__main__``, ``sys.path[0]``, and
+tracebacks without frames of this package."""
 from __future__ import annotations
 
 import builtins
@@ -20,7 +21,8 @@ class Program:
     """What the command line says is to be run.
 
     Args:
-        words: ``script.py args…`` or ``-m module args…``. A folder or archive with a ``__main__`` is a script too.
+        words: ``script.py args…`` or ``-m module args…``. A folder or archive with a ``__main__``
+            is a script too.
 
     Raises:
         UsageError: nothing is given, or the script is not there.
@@ -66,7 +68,8 @@ class Program:
 
     @staticmethod
     def _put_first(folder: str) -> None:
-        """What Python puts first on the path for the program, in place of what it put there for this command."""
+        """What Python puts first on the path for the program, in place of what it put there for
+        this command."""
         if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
             sys.path[:1] = [folder]
 
@@ -77,14 +80,20 @@ def _as_main(module: str, alter_argv: bool) -> None:
 
 
 def own_traceback(trace: Optional[TracebackType]) -> Optional[TracebackType]:
-    """The traceback without the frames of this package and of ``runpy``; all of it where nothing else is left."""
+    """The traceback without the frames of this package and of ``runpy``; all of it where nothing
+    else is left."""
     frames = []
     step = trace
     while step is not None:
         frames.append(step)
         step = step.tb_next
     hidden = (os.path.abspath(runpy.__file__), "<frozen runpy>")
-    kept = [item for item in frames if not item.tb_frame.f_code.co_filename.startswith(_PACKAGE) and item.tb_frame.f_code.co_filename not in hidden]
+    kept = [
+        item
+        for item in frames
+        if not item.tb_frame.f_code.co_filename.startswith(_PACKAGE)
+        and item.tb_frame.f_code.co_filename not in hidden
+    ]
     if not kept and frames and not frames[-1].tb_frame.f_code.co_filename.startswith(_PACKAGE):
         return trace
     for item, following in zip(kept, [*kept[1:], None]):

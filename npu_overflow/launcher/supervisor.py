@@ -1,4 +1,5 @@
-"""``run --restart``: starts the script in a process of its own and, where it asks for it, once more with the dump on."""
+"""``run --restart``: starts the script in a process of its own and, where it asks for it, once more
+with the dump on."""
 from __future__ import annotations
 
 import contextlib
@@ -42,7 +43,9 @@ def supervise(command: List[str]) -> int:
 
 
 def _say(code: str, **values: Any) -> None:
-    sys.stderr.write("npu_overflow: %s\n" % messages.say(code, messages.language_of_user(), **values))
+    sys.stderr.write(
+        "npu_overflow: %s\n" % messages.say(code, messages.language_of_user(), **values)
+    )
     sys.stderr.flush()
 
 
@@ -56,7 +59,8 @@ def _child(command: List[str], environment: Dict[str, str]) -> int:
 
 
 def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait in short turns: a signal that comes just before a long system call would be handled only after it."""
+    """Wait in short turns: a signal that comes just before a long system call would be handled only
+    after it."""
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(timeout=1)
@@ -64,7 +68,8 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
 
 @contextlib.contextmanager
 def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
-    """Signals that come to this process go on to the child, once it is given; Ctrl-C at a terminal goes to both by itself."""
+    """Signals that come to this process go on to the child, once it is given; Ctrl-C at a terminal
+    goes to both by itself."""
     children: List[subprocess.Popen[bytes]] = []
     early: List[int] = []
 
@@ -98,7 +103,8 @@ def _forwarding() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
 
 
 def _terminal_is_ours() -> bool:
-    """Whether this process is in the foreground of a terminal: then Ctrl-C reaches the child without help."""
+    """Whether this process is in the foreground of a terminal: then Ctrl-C reaches the child
+    without help."""
     try:
         handle = os.open("/dev/tty", os.O_RDONLY)
     except OSError:

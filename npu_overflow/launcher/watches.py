@@ -1,4 +1,5 @@
-"""Puts a training that knows nothing of this package under watch: every ``fit``, every loop of the user's own, and the dump of an Ascend device.
+"""Puts a training that knows nothing of this package under watch: every ``fit``, every loop of the
+user's own, and the dump of an Ascend device.
 
 Each training is watched once: where the script has a watch of its own, that one does it.
 """
@@ -76,7 +77,8 @@ class Watches:
         after_import("npu_device", self._adapter_loaded)
 
     def end(self, failed: bool) -> None:
-        """The script has ended or is about to: analyze what every training that still runs has collected."""
+        """The script has ended or is about to: analyze what every training that still runs has
+        collected."""
         self._end_loop(failed)
         for active in session.active():
             active.end(failed)
@@ -84,7 +86,7 @@ class Watches:
             watch._session.end(failed)
         self._lasting = []
 
-    # --- fit --------------------------------------------------------------------------------------------------------------------
+    # --- fit
 
     def _watch_fit(self, module: ModuleType) -> None:
         kind = getattr(module, FITS[module.__name__], None)
@@ -117,15 +119,29 @@ class Watches:
             return real(*args, **kwargs)
         except BaseException as error:
             if watch is not None:
-                watch._session.end(failed=not isinstance(error, SystemExit) or isinstance(error, RestartRequested))
+                watch._session.end(
+                    failed=not isinstance(error, SystemExit) or isinstance(error, RestartRequested)
+                )
             raise
         finally:
             self._fits -= 1
 
     def _watch_of(self, model: Any) -> OverflowWatch:
-        """The watch of a model: scripts that call ``fit`` once an epoch have one training, not many."""
-        watch = next((watch for known, watch in self._lasting if known() is model and watch._session.is_active), None)
-        gone = [known for known in self._lasting if known[0]() is None or not known[1]._session.is_active]
+        """The watch of a model: scripts that call ``fit`` once an epoch have one training, not
+        many."""
+        watch = next(
+            (
+                watch
+                for known, watch in self._lasting
+                if known() is model and watch._session.is_active
+            ),
+            None,
+        )
+        gone = [
+            known
+            for known in self._lasting
+            if known[0]() is None or not known[1]._session.is_active
+        ]
         for known in gone:
             known[1]._session.end()
         self._lasting = [known for known in self._lasting if known not in gone]
@@ -135,7 +151,7 @@ class Watches:
             self._lasting.append((weakref.ref(model), watch))
         return watch
 
-    # --- loops of the script's own ----------------------------------------------------------------------------------------------
+    # --- loops of the script's own
 
     def _watch_functions(self, module: ModuleType) -> None:
         try:
@@ -163,7 +179,8 @@ class Watches:
         return loop.steps.function_call(call, proceed)
 
     def _loop_session(self) -> Optional[Session]:
-        """The session that watches a call outside ``fit``; None where nothing is there to watch or somebody else does."""
+        """The session that watches a call outside ``fit``; None where nothing is there to watch or
+        somebody else does."""
         if self._fits:
             return None
         others = [active for active in session.active() if active is not self._loop]
@@ -177,7 +194,8 @@ class Watches:
         return self._loop
 
     def _scaling_is_loaded(self) -> bool:
-        """Whether any module of loss-scale optimizers is there: before, there is no loss scale to watch."""
+        """Whether any module of loss-scale optimizers is there: before, there is no loss scale to
+        watch."""
         if self._modules == len(sys.modules):
             return False
         self._modules = len(sys.modules)
@@ -193,7 +211,7 @@ class Watches:
         if loop is not None:
             loop.end(failed)
 
-    # --- Ascend -----------------------------------------------------------------------------------------------------------------
+    # --- Ascend
 
     def _adapter_loaded(self, npu_device: ModuleType) -> None:
         if self._dump:
@@ -209,8 +227,14 @@ def _watches_in(callbacks: Any) -> List[OverflowWatch]:
         return [callbacks]
     if isinstance(callbacks, overflow_dump):
         return []
-    inside = callbacks if isinstance(callbacks, (list, tuple)) else getattr(callbacks, "callbacks", None)
-    return [watch for item in inside for watch in _watches_in(item)] if isinstance(inside, (list, tuple)) else []
+    inside = (
+        callbacks if isinstance(callbacks, (list, tuple)) else getattr(callbacks, "callbacks", None)
+    )
+    return (
+        [watch for item in inside for watch in _watches_in(item)]
+        if isinstance(inside, (list, tuple))
+        else []
+    )
 
 
 def _with(callbacks: Any, watch: OverflowWatch) -> Any:

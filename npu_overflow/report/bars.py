@@ -17,7 +17,8 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def histogram_lines(tensor: TensorSummary, width: int) -> List[Line]:
-    """A bar for each range of magnitudes (lengths are logarithmic), then Inf, NaN and ±MAX; nothing where nothing was counted.
+    """A bar for each range of magnitudes (lengths are logarithmic), then Inf, NaN and ±MAX; nothing
+    where nothing was counted.
 
     Args:
         width: cells of a line.
@@ -26,7 +27,13 @@ def histogram_lines(tensor: TensorSummary, width: int) -> List[Line]:
     step = max(1, -(-len(counts) // MOST_BARS))
     rows: List[Tuple[str, int, str]] = []
     for place in range(0, len(counts), step):
-        rows.append(("2^%d … 2^%d" % (low + place, low + place + step), sum(counts[place : place + step]), ""))
+        rows.append(
+            (
+                "2^%d … 2^%d" % (low + place, low + place + step),
+                sum(counts[place : place + step]),
+                "",
+            )
+        )
     rows.extend((name, count, "bad") for name, count in special_counts(tensor))
     if not rows:
         return []
@@ -38,7 +45,13 @@ def histogram_lines(tensor: TensorSummary, width: int) -> List[Line]:
     for name, count, style in rows:
         size = round(room * math.log1p(count) / math.log1p(most)) if count else 0
         bar = "█" * (max(1, size) if count else 0)
-        lines.append([(pad(name, label, True) + "  ", style or "dim"), (bar + " " if bar else "", style), (str(count), style)])
+        lines.append(
+            [
+                (pad(name, label, True) + "  ", style or "dim"),
+                (bar + " " if bar else "", style),
+                (str(count), style),
+            ]
+        )
     limit = LOG2_MAX.get(tensor.dtype)
     if limit is not None and counts:
         text = "MAX 2^%d" % round(limit)
@@ -48,7 +61,8 @@ def histogram_lines(tensor: TensorSummary, width: int) -> List[Line]:
 
 
 def sparklines(tensors: Sequence[Tuple[str, TensorSummary]], width: int) -> List[Line]:
-    """One line a tensor that was counted: its name, its range of magnitudes, and a mark for each power of two or several."""
+    """One line a tensor that was counted: its name, its range of magnitudes, and a mark for each
+    power of two or several."""
     lines: List[Line] = []
     shown = [(name, tensor) for name, tensor in tensors if bins(tensor)[1]]
     column = max((cells(name) for name, _ in shown), default=0) + 2
@@ -58,8 +72,18 @@ def sparklines(tensors: Sequence[Tuple[str, TensorSummary]], width: int) -> List
         step = max(1, -(-len(counts) // room))
         sums = [sum(counts[place : place + step]) for place in range(0, len(counts), step)]
         most = math.log1p(max(sums))
-        marks = "".join(_LEVELS[min(7, int(8 * math.log1p(count) / most))] if count else "·" for count in sums)
+        marks = "".join(
+            _LEVELS[min(7, int(8 * math.log1p(count) / most))] if count else "·" for count in sums
+        )
         bad = "  ".join("%s %d" % pair for pair in special_counts(tensor))
         end = (" 2^%d" % (low + len(counts)), "dim")
-        lines.append([(pad(name, column), "head"), (pad("2^%d" % low, 7, True) + " ", "dim"), (marks, ""), end, ("  " + bad if bad else "", "bad")])
+        lines.append(
+            [
+                (pad(name, column), "head"),
+                (pad("2^%d" % low, 7, True) + " ", "dim"),
+                (marks, ""),
+                end,
+                ("  " + bad if bad else "", "bad"),
+            ]
+        )
     return lines

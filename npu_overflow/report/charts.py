@@ -1,7 +1,7 @@
 """Pictures of a report as SVG text: histograms of magnitudes, the curve of the loss scale.
 
-Only numbers and words of the catalogue go into them, never a name from a dump. Colours are classes that the page's style defines, so that light and
-dark, screen and print each have their own.
+Only numbers and words of the catalogue go into them, never a name from a dump. Colours are classes
+that the page's style defines, so that light and dark, screen and print each have their own.
 """
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from npu_overflow.report.model import LayerRange, LossScale, TensorSummary
 
-__all__ = ["LOG2_MAX", "MOST_BARS", "MOST_DROPS", "bins", "histogram", "loss_scale_curve", "magnitudes", "special_counts"]
+__all__ = [
+    "LOG2_MAX",
+    "MOST_BARS",
+    "MOST_DROPS",
+    "bins",
+    "histogram",
+    "loss_scale_curve",
+    "magnitudes",
+    "special_counts",
+]
 
 #: log2 of the largest finite value of each type
 LOG2_MAX: Dict[str, float] = {
@@ -28,7 +37,13 @@ LOG2_MAX: Dict[str, float] = {
 }
 
 #: log2 of the smallest positive value of narrow types, whose lower end matters too
-LOG2_MIN: Dict[str, float] = {"float16": -24.0, "complex32": -24.0, "float8_e4m3fn": -9.0, "float8_e5m2": -16.0, "hifloat8": -22.0}
+LOG2_MIN: Dict[str, float] = {
+    "float16": -24.0,
+    "complex32": -24.0,
+    "float8_e4m3fn": -9.0,
+    "float8_e5m2": -16.0,
+    "hifloat8": -22.0,
+}
 
 MOST_BARS = 48
 MOST_DROPS = 300
@@ -40,18 +55,36 @@ _SPECIAL = 40.0
 
 
 def special_counts(tensor: TensorSummary) -> List[Tuple[str, int]]:
-    """Overflow values of a tensor by kind, those that occur; a count below 0 in a saved report is none."""
-    counts = [("-Inf", tensor.neg_inf), ("+Inf", tensor.pos_inf), ("NaN", tensor.nan), ("±MAX", tensor.saturated)]
+    """Overflow values of a tensor by kind, those that occur; a count below 0 in a saved report is
+    none."""
+    counts = [
+        ("-Inf", tensor.neg_inf),
+        ("+Inf", tensor.pos_inf),
+        ("NaN", tensor.nan),
+        ("±MAX", tensor.saturated),
+    ]
     return [(name, count) for name, count in counts if count > 0]
 
 
 def bins(tensor: TensorSummary) -> Tuple[int, List[int]]:
-    """(exponent of the first bin, counts) without the values at ±MAX; what is no histogram counts as none."""
+    """(exponent of the first bin, counts) without the values at ±MAX; what is no histogram counts
+    as none."""
     given: Mapping[str, Any] = tensor.histogram or {}
     low, counts = given.get("low"), given.get("counts")
-    if not isinstance(low, int) or isinstance(low, bool) or abs(low) > _MOST_BINS or not isinstance(counts, (list, tuple)) or not 0 < len(counts) <= _MOST_BINS:
+    if (
+        not isinstance(low, int)
+        or isinstance(low, bool)
+        or abs(low) > _MOST_BINS
+        or not isinstance(counts, (list, tuple))
+        or not 0 < len(counts) <= _MOST_BINS
+    ):
         return 0, []
-    kept = [int(item) if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item < 2**63 else 0 for item in counts]
+    kept = [
+        int(item)
+        if isinstance(item, (int, float)) and not isinstance(item, bool) and 0 <= item < 2**63
+        else 0
+        for item in counts
+    ]
     top = LOG2_MAX.get(tensor.dtype)
     if tensor.saturated and top is not None:
         # the values at ±MAX have a bar of their own
@@ -67,7 +100,8 @@ def bins(tensor: TensorSummary) -> Tuple[int, List[int]]:
 
 
 def histogram(tensor: TensorSummary) -> Optional[str]:
-    """log2 magnitudes of a tensor, the type's maximum marked, Inf, NaN and ±MAX as bars of their own; None where nothing was counted.
+    """log2 magnitudes of a tensor, the type's maximum marked, Inf, NaN and ±MAX as bars of their
+    own; None where nothing was counted.
 
     Heights are logarithmic: a single value must be seen beside a million.
     """
@@ -76,7 +110,9 @@ def histogram(tensor: TensorSummary) -> Optional[str]:
     if not counts and not special:
         return None
     step = max(1, -(-len(counts) // MOST_BARS))
-    bars = [(low + place, sum(counts[place : place + step])) for place in range(0, len(counts), step)]
+    bars = [
+        (low + place, sum(counts[place : place + step])) for place in range(0, len(counts), step)
+    ]
     limit = LOG2_MAX.get(tensor.dtype)
     first, last = _range(tensor, low, len(counts), limit)
     most = max([count for _, count in bars] + [count for _, count in special])
@@ -91,12 +127,24 @@ def histogram(tensor: TensorSummary) -> Optional[str]:
         if count:
             size = _height(count, most)
             label = "2^%d … 2^%d: %d" % (exponent, exponent + step, count)
-            parts.append(_bar(x(exponent) + 0.4, _BASE - size, max(0.8, unit * step - 0.8), size, "bar", label))
+            parts.append(
+                _bar(
+                    x(exponent) + 0.4, _BASE - size, max(0.8, unit * step - 0.8), size, "bar", label
+                )
+            )
     parts.extend(_ticks(first, last, x))
     if limit is not None and first <= limit <= last + 1:
         parts.append(_line(x(limit), _TOP - 4, x(limit), _BASE, "max"))
         anchor = "end" if x(limit) > 60 else "start"
-        parts.append(_text(x(limit) + (-3 if anchor == "end" else 3), _TOP + 3, "MAX 2^%s" % _short(limit), "maxlabel", anchor))
+        parts.append(
+            _text(
+                x(limit) + (-3 if anchor == "end" else 3),
+                _TOP + 3,
+                "MAX 2^%s" % _short(limit),
+                "maxlabel",
+                anchor,
+            )
+        )
     for place, (name, count) in enumerate(special):
         size = _height(count, most)
         at = right + 24.0 + _SPECIAL * place
@@ -106,8 +154,11 @@ def histogram(tensor: TensorSummary) -> Optional[str]:
     return "".join(parts) + "</svg>"
 
 
-def _range(tensor: TensorSummary, low: int, size: int, limit: Optional[float]) -> Tuple[float, float]:
-    """Exponents from left to right; of narrow types the whole range of the type, so that pictures compare."""
+def _range(
+    tensor: TensorSummary, low: int, size: int, limit: Optional[float]
+) -> Tuple[float, float]:
+    """Exponents from left to right; of narrow types the whole range of the type, so that pictures
+    compare."""
     first, last = (float(low), float(low + size)) if size else (0.0, 1.0)
     smallest = LOG2_MIN.get(tensor.dtype)
     if smallest is not None and limit is not None:
@@ -123,7 +174,9 @@ def _height(count: int, most: int) -> float:
 
 def _ticks(first: float, last: float, x: Any) -> List[str]:
     span = last - first
-    step = next(size for size in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192) if span / size <= 7)
+    step = next(
+        size for size in (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192) if span / size <= 7
+    )
     start = math.ceil(first / step) * step
     made = []
     for exponent in range(start, int(last) + 1, step):
@@ -138,19 +191,32 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 560, 244
 
 
 def loss_scale_curve(seen: LossScale, words: Mapping[str, Tuple[str, str]]) -> Optional[str]:
-    """The loss scale over training steps, log2: its drops, the trigger, the kept steps; None where it never fell.
+    """The loss scale over training steps, log2: its drops, the trigger, the kept steps; None where
+    it never fell.
 
     Args:
         words: "step", "trigger", "kept" in both languages.
     """
-    drops = [(step, _log2(before), _log2(after)) for step, before, after in seen.drops if isinstance(step, int) and abs(step) < 2**62]
-    known = [(step, before, after) for step, before, after in drops if before is not None and after is not None]
+    drops = [
+        (step, _log2(before), _log2(after))
+        for step, before, after in seen.drops
+        if isinstance(step, int) and abs(step) < 2**62
+    ]
+    known = [
+        (step, before, after)
+        for step, before, after in drops
+        if before is not None and after is not None
+    ]
     if not known:
         return None
     shown = _thinned(sorted(known, key=lambda item: item[0]))
     trigger = seen.trigger_step
     kept = [step for step in seen.kept_steps if abs(step) < 2**62][:50]
-    marks = [step for step, _, _ in shown] + kept + ([trigger] if trigger is not None and abs(trigger) < 2**62 else [])
+    marks = (
+        [step for step, _, _ in shown]
+        + kept
+        + ([trigger] if trigger is not None and abs(trigger) < 2**62 else [])
+    )
     low_step, high_step = min(marks), max(marks)
     margin = max(2, (high_step - low_step) // 12)
     low_step, high_step = low_step - margin if low_step >= margin else 0, high_step + margin
@@ -175,19 +241,32 @@ def loss_scale_curve(seen: LossScale, words: Mapping[str, Tuple[str, str]]) -> O
         parts.append(_text(x(step), down + 17, "%d" % step, "tick"))
     parts.append(_both((left + right) / 2, _CURVE_HEIGHT - 5, words["step"], "tick"))
     for step in kept:
-        parts.append('<rect class="keptmark" x="%.1f" y="%.1f" width="5" height="%.1f"/>' % (x(step) - 2.5, up, down - up))
+        parts.append(
+            '<rect class="keptmark" x="%.1f" y="%.1f" width="5" height="%.1f"/>'
+            % (x(step) - 2.5, up, down - up)
+        )
     if trigger is not None and low_step <= trigger <= high_step:
         parts.append(_line(x(trigger), up - 8, x(trigger), down, "trigger"))
         end = x(trigger) > _CURVE_WIDTH / 2
-        parts.append(_both(x(trigger) + (-5 if end else 5), up - 12, words["trigger"], "triggerlabel", "end" if end else "start"))
+        parts.append(
+            _both(
+                x(trigger) + (-5 if end else 5),
+                up - 12,
+                words["trigger"],
+                "triggerlabel",
+                "end" if end else "start",
+            )
+        )
     path, points = ["M%.1f %.1f" % (x(low_step), y(shown[0][1]))], []
     now = shown[0][1]
     for step, before, after in shown:
         if before != now:  # it grew in between
             path.append("L%.1f %.1f" % (x(step), y(now)))
         path.append("L%.1f %.1fL%.1f %.1f" % (x(step), y(before), x(step), y(after)))
-        points.append('<circle class="drop" cx="%.1f" cy="%.1f" r="3"><title>%d: 2^%s → 2^%s</title></circle>' % (
-            x(step), y(after), step, _short(before), _short(after)))
+        points.append(
+            '<circle class="drop" cx="%.1f" cy="%.1f" r="3"><title>%d: 2^%s → 2^%s</title></circle>'
+            % (x(step), y(after), step, _short(before), _short(after))
+        )
         now = after
     path.append("L%.1f %.1f" % (x(high_step), y(now)))
     parts.append('<path class="scale" d="%s"/>' % "".join(path))
@@ -219,7 +298,14 @@ def _round_steps(low: int, high: int) -> Sequence[int]:
     """About six round numbers between two steps."""
     span = max(1, high - low)
     size = 10 ** (len(str(span)) - 1)
-    size = next((unit for unit in (size // 5, size // 2, size, size * 2, size * 5) if unit > 0 and span // unit <= 6), size * 10)
+    size = next(
+        (
+            unit
+            for unit in (size // 5, size // 2, size, size * 2, size * 5)
+            if unit > 0 and span // unit <= 6
+        ),
+        size * 10,
+    )
     return range(-(-low // size) * size, high + 1, size)
 
 
@@ -253,7 +339,11 @@ def _plain_bar(x: float, width: float, kind: str) -> str:
 
 
 def _open(width: int, height: int, kind: str) -> str:
-    return '<svg class="%s" viewBox="0 0 %d %d" role="img" aria-hidden="true">' % (kind, width, height)
+    return '<svg class="%s" viewBox="0 0 %d %d" role="img" aria-hidden="true">' % (
+        kind,
+        width,
+        height,
+    )
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -261,11 +351,20 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def _bar(x: float, y: float, width: float, height: float, kind: str, title: str) -> str:
-    return '<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>' % (kind, x, y, width, height, title)
+    return (
+        '<rect class="%s" x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>%s</title></rect>'
+        % (kind, x, y, width, height, title)
+    )
 
 
 def _text(x: float, y: float, text: str, kind: str, anchor: str = "middle") -> str:
-    return '<text class="%s" x="%.1f" y="%.1f" text-anchor="%s">%s</text>' % (kind, x, y, anchor, text)
+    return '<text class="%s" x="%.1f" y="%.1f" text-anchor="%s">%s</text>' % (
+        kind,
+        x,
+        y,
+        anchor,
+        text,
+    )
 
 
 def _both(x: float, y: float, pair: Tuple[str, str], kind: str, anchor: str = "middle") -> str:

@@ -1,4 +1,5 @@
-"""Names from a dump as harmless text. A name is written by whoever wrote the dump: it may hold control sequences or turn text around."""
+"""Names from a dump as harmless text. A name is written by whoever wrote the dump: it may hold
+control sequences or turn text around."""
 from __future__ import annotations
 
 import unicodedata
@@ -8,12 +9,14 @@ __all__ = ["LONGEST_NAME", "clean"]
 #: characters of one name that are shown
 LONGEST_NAME = 1000
 
-#: control, format (bidi overrides, zero width), surrogate, private use, unassigned, line and paragraph separators
+#: control, format (bidi overrides, zero width), surrogate, private use, unassigned, line and
+#: paragraph separators
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def clean(text: object, longest: int = LONGEST_NAME) -> str:
-    """``text`` on one line, with every character that could steer a terminal or hide shown as an escape such as ``\\x1b`` or ``\\u202e``.
+    """``text`` on one line, with every character that could steer a terminal or hide shown as an
+    escape such as ``\\x1b`` or ``\\u202e``.
 
     Args:
         text: anything; ``str()`` of it is taken.

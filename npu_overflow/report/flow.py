@@ -1,7 +1,8 @@
 """Laying out text in terminal cells: styled pieces, wrapping that never breaks a number, columns.
 
-A line is a list of pieces ``(text, style)``; styles are names that ``screen`` knows. Wrapping is our own, because a name, a number or
-a command must stay whole where a stock wrapper breaks anywhere, and because Chinese text breaks between characters.
+A line is a list of pieces ``(text, style)``; styles are names that ``screen`` knows. Wrapping is
+our own, because a name, a number or a command must stay whole where a stock wrapper breaks
+anywhere, and because Chinese text breaks between characters.
 """
 from __future__ import annotations
 
@@ -28,12 +29,16 @@ def _wide_atoms() -> re.Pattern[str]:
 
 
 def _atoms(text: str) -> Iterator[re.Match[str]]:
-    """A wide character alone, a run of others, or blanks. The pattern of the wide ones takes 6 ms to compile and few need it."""
+    """A wide character alone, a run of others, or blanks. The pattern of the wide ones takes 6 ms
+    to compile and few need it."""
     return (_RUNS if text.isascii() else _wide_atoms()).finditer(text)
 
 
 def _cells_without_rich(text: str) -> int:
-    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        for char in text
+    )
 
 
 def cells(text: str) -> int:
@@ -59,13 +64,15 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def indent(lines: Iterable[Line], first: str, rest: str = "") -> List[Line]:
-    """``lines`` behind ``first``, the later ones behind ``rest`` (default: as many blanks as ``first`` has cells)."""
+    """``lines`` behind ``first``, the later ones behind ``rest`` (default: as many blanks as
+    ``first`` has cells)."""
     rest = rest or " " * cells(first)
     return [[(rest if number else first, "")] + line for number, line in enumerate(lines)]
 
 
 def join(items: Sequence[Line], width: int, gap: str = "   ") -> List[Line]:
-    """Items side by side, ``gap`` between them, a new line where the next item does not fit. An item wider than a line is wrapped."""
+    """Items side by side, ``gap`` between them, a new line where the next item does not fit. An
+    item wider than a line is wrapped."""
     lines: List[Line] = []
     used = 0
     for item in items:
@@ -83,7 +90,8 @@ def join(items: Sequence[Line], width: int, gap: str = "   ") -> List[Line]:
 def wrap(line: Line, width: int, whole: bool = False) -> List[Line]:
     """``line`` in lines of at most ``width`` cells, broken at blanks and between wide characters.
 
-    A word that is longer than a line is broken after one of ``/ _ . :`` where it can be, unless ``whole`` keeps it.
+    A word that is longer than a line is broken after one of ``/ _ . :`` where it can be, unless
+    ``whole`` keeps it.
     """
     width = max(1, width)
     lines: List[Line] = [[]]
@@ -120,9 +128,16 @@ def _words(line: Line) -> List[Line]:
             atom = match.group()
             blank = atom.isspace()
             first_of_piece = number == 0
-            # a word can run on from one piece to the next; punctuation stays with what it belongs to
-            runs_on = bool(words) and not blank and (
-                glue or atom in _NEVER_FIRST or (first_of_piece and _narrow(atom) and _narrow(plain(words[-1])))
+            # a word can run on from one piece to the next; punctuation stays with what it belongs
+            # to
+            runs_on = (
+                bool(words)
+                and not blank
+                and (
+                    glue
+                    or atom in _NEVER_FIRST
+                    or (first_of_piece and _narrow(atom) and _narrow(plain(words[-1])))
+                )
             )
             if runs_on:
                 words[-1].append((atom, style))
@@ -161,7 +176,8 @@ def _broken(word: Line, width: int) -> List[Line]:
 
 
 def _break(text: str, taken: int, width: int) -> int:
-    """Where to break a name of which ``taken`` characters fit: after a slash if that leaves the line half full, else after another mark."""
+    """Where to break a name of which ``taken`` characters fit: after a slash if that leaves the
+    line half full, else after another mark."""
     slash = text.rfind("/", 0, taken) + 1
     if slash > taken // 2:
         return slash

@@ -1,4 +1,5 @@
-"""Values in words: numbers, shapes, statuses, times. Plain text, the same for every reporter that people read."""
+"""Values in words: numbers, shapes, statuses, times. Plain text, the same for every reporter that
+people read."""
 from __future__ import annotations
 
 import datetime
@@ -29,7 +30,8 @@ __all__ = [
     "value_at",
 ]
 
-#: words of a status (records have up to four, those of unknown versions more) and meanings of its bits that are shown
+#: words of a status (records have up to four, those of unknown versions more) and meanings of its
+#: bits that are shown
 _MOST_WORDS, _MOST_BITS = 16, 256
 
 #: the vendor's rule of thumb: a healthy run overflows in fewer of its steps
@@ -62,7 +64,11 @@ def shape(dims: Optional[Iterable[int]]) -> str:
 
 def element(index: Any) -> str:
     """The index of an element as text, "[3, 17]"."""
-    return "[%s]" % ", ".join(clean(item) for item in index) if isinstance(index, (list, tuple)) else clean(index)
+    return (
+        "[%s]" % ", ".join(clean(item) for item in index)
+        if isinstance(index, (list, tuple))
+        else clean(index)
+    )
 
 
 def value_at(found: Optional[Mapping[str, Any]]) -> str:
@@ -70,7 +76,10 @@ def value_at(found: Optional[Mapping[str, Any]]) -> str:
     if not found:
         return "-"
     value = found.get("value")
-    return "%s = %s" % (element(found.get("index", [])), number(value) if isinstance(value, (bool, int, float)) else clean(value))
+    return "%s = %s" % (
+        element(found.get("index", [])),
+        number(value) if isinstance(value, (bool, int, float)) else clean(value),
+    )
 
 
 def bytes_text(size: int) -> str:
@@ -95,9 +104,12 @@ def time_text(timestamp: Optional[int]) -> str:
 
 
 def status(operator: Operator, language: str) -> Tuple[str, str]:
-    """The status of a record as (number, meaning): ("32 (0x20)", "a floating-point computation overflowed")."""
+    """The status of a record as (number, meaning): ("32 (0x20)", "a floating-point computation
+    overflowed")."""
     words = operator.status if isinstance(operator.status, (tuple, list)) else (operator.status,)
-    figure = ", ".join("%d (0x%x)" % (word, word) for word in words[:_MOST_WORDS]) + (", …" if len(words) > _MOST_WORDS else "")
+    figure = ", ".join("%d (0x%x)" % (word, word) for word in words[:_MOST_WORDS]) + (
+        ", …" if len(words) > _MOST_WORDS else ""
+    )
     if len(words) > 1:
         figure = "[%s]" % figure
     meanings = [messages.translate(text, language) for text in operator.status_text[:_MOST_BITS]]
@@ -118,12 +130,18 @@ def operator_title(operator: Operator, language: str) -> Tuple[str, str]:
 
 
 def place(operator: Operator, language: str, ranks: int = 1) -> Sequence[str]:
-    """Where it ran: ("rank 1", "device 0", "step 3", "training step 119"); what is not known, or says nothing, is left out.
+    """Where it ran: ("rank 1", "device 0", "step 3", "training step 119"); what is not known, or
+    says nothing, is left out.
 
     Args:
         ranks: how many there are; a single one is not named.
     """
-    facts = {"rank": operator.rank, "device": operator.device, "step": operator.step, "train_step": operator.train_step}
+    facts = {
+        "rank": operator.rank,
+        "device": operator.device,
+        "step": operator.step,
+        "train_step": operator.train_step,
+    }
     if ranks < 2:
         del facts["rank"]
     if operator.core == "CPU" and not operator.device:
@@ -131,7 +149,11 @@ def place(operator: Operator, language: str, ranks: int = 1) -> Sequence[str]:
     # on a CPU or GPU the iteration is the training step
     if operator.core in ("CPU", "GPU") and operator.step == operator.train_step:
         del facts["step"]
-    return [messages.say("report.place." + name, language, value=value) for name, value in facts.items() if value is not None]
+    return [
+        messages.say("report.place." + name, language, value=value)
+        for name, value in facts.items()
+        if value is not None
+    ]
 
 
 def problem(item: Problem, language: str) -> str:
@@ -147,7 +169,11 @@ def remark(item: Remark, language: str) -> str:
 def _coded(code: Optional[str], values: Mapping[str, Any], english: str, language: str) -> str:
     if code is None or not messages.known(code):
         return messages.translate(english, language)
-    return messages.say(code, language, **{str(key): value for key, value in values.items() if key not in ("_code", "language")})
+    return messages.say(
+        code,
+        language,
+        **{str(key): value for key, value in values.items() if key not in ("_code", "language")},
+    )
 
 
 def _halvings(before: float, after: float) -> int:
@@ -158,7 +184,8 @@ def _halvings(before: float, after: float) -> int:
 
 
 def loss_scale(seen: LossScale, language: str) -> Tuple[str, str]:
-    """What the watch saw of the loss scale: (how it fell, the rate against the rule of thumb); "" where there is nothing to say."""
+    """What the watch saw of the loss scale: (how it fell, the rate against the rule of thumb); ""
+    where there is nothing to say."""
     fell = rate = ""
     if seen.drops:
         halvings = sum(_halvings(before, after) for _step, before, after in seen.drops)
@@ -184,11 +211,16 @@ def not_decoded(tensor: TensorSummary, language: str) -> str:
         return ""
     known = tensor.min is not None or tensor.first_overflow is not None
     code = "report.note." + ("kept" if tensor.note == "cut" and known else tensor.note)
-    return messages.say(code, language, bytes=bytes_text(tensor.bytes)) if messages.known(code) else clean(tensor.note)
+    return (
+        messages.say(code, language, bytes=bytes_text(tensor.bytes))
+        if messages.known(code)
+        else clean(tensor.note)
+    )
 
 
 def reason_code(reason: str) -> str:
-    """Code of the sentence on why a collection found nothing. Where the reason is an error's code, the error stands among the remarks."""
+    """Code of the sentence on why a collection found nothing. Where the reason is an error's code,
+    the error stands among the remarks."""
     code = "report.reason." + reason
     if messages.known(code):
         return code

@@ -1,7 +1,9 @@
-"""The report as one HTML file that opens offline: style, script and pictures are in it, nothing comes from elsewhere, its size is bounded.
+"""The report as one HTML file that opens offline: style, script and pictures are in it, nothing
+comes from elsewhere, its size is bounded.
 
-Every text is escaped by the template engine, names from a dump are made harmless first (``escape.clean``), and a content security policy in the
-page allows this page's own style and script by their hashes and nothing else. Both languages are in the page; a switch shows one.
+Every text is escaped by the template engine, names from a dump are made harmless first
+(``escape.clean``), and a content security policy in the page allows this page's own style and
+script by their hashes and nothing else. Both languages are in the page; a switch shows one.
 """
 from __future__ import annotations
 
@@ -26,8 +28,18 @@ __all__ = ["MOST_BYTES", "render", "write_html"]
 MOST_BYTES = 1_000_000
 
 #: bytes that each long list may take
-_BUDGETS = {"rows": 300_000, "cards": 300_000, "advices": 60_000, "problems": 60_000, "remarks": 30_000, "shares": 40_000, "links": 40_000, "ranges": 80_000}
-#: where the page gets too large all the same (names full of characters that must be escaped), all lists get less
+_BUDGETS = {
+    "rows": 300_000,
+    "cards": 300_000,
+    "advices": 60_000,
+    "problems": 60_000,
+    "remarks": 30_000,
+    "shares": 40_000,
+    "links": 40_000,
+    "ranges": 80_000,
+}
+#: where the page gets too large all the same (names full of characters that must be escaped), all
+#: lists get less
 _SHARES = (1.0, 0.6, 0.2)
 #: bytes of the cards of tensors of the finding itself
 _OWN_TENSORS = 60_000
@@ -66,16 +78,27 @@ def _render(report: Report, language: str, share: float) -> str:
     parts: Any = environment.get_template("parts.html").module
     view = View(report)
     style, script = _asset("report.css"), _asset("report.js")
-    listed = {name: _bounded(items, getattr(parts, name), share * _BUDGETS[name + "s"], total) for name, (items, total) in view.lists().items()}
-    cards = [operator for operator in view.detailed() if operator.inputs is not None or operator.outputs is not None]
-    listed["card"] = _bounded(cards, lambda item: parts.card(view.card(item, FEW_TENSORS)), share * _BUDGETS["cards"])
+    listed = {
+        name: _bounded(items, getattr(parts, name), share * _BUDGETS[name + "s"], total)
+        for name, (items, total) in view.lists().items()
+    }
+    cards = [
+        operator
+        for operator in view.detailed()
+        if operator.inputs is not None or operator.outputs is not None
+    ]
+    listed["card"] = _bounded(
+        cards, lambda item: parts.card(view.card(item, FEW_TENSORS)), share * _BUDGETS["cards"]
+    )
     own = view.tensors(report.first, MOST_TENSORS) if report.first is not None else []
     page = environment.get_template("report.html").render(
         view=view,
         language=language,
         style=style,
         script=script,
-        policy="default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; base-uri 'none'; form-action 'none'" % (_hash(style), _hash(script)),
+        policy="default-src 'none'; style-src '%s'; script-src '%s'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+        % (_hash(style), _hash(script)),
         lists=listed,
         tensors=_bounded(own, parts.tensor, _OWN_TENSORS),
         parts=parts,
@@ -83,8 +106,11 @@ def _render(report: Report, language: str, share: float) -> str:
     return str(page)
 
 
-def _bounded(items: Sequence[Any], draw: Callable[[Any], Any], budget: float, total: Optional[int] = None) -> Dict[str, Any]:
-    """Drawn items until ``budget`` bytes are used, the first one always where it fits at all; and how many were left out."""
+def _bounded(
+    items: Sequence[Any], draw: Callable[[Any], Any], budget: float, total: Optional[int] = None
+) -> Dict[str, Any]:
+    """Drawn items until ``budget`` bytes are used, the first one always where it fits at all; and
+    how many were left out."""
     drawn: List[Any] = []
     used = 0
     for item in items:
@@ -103,7 +129,12 @@ def _environment() -> Environment:
     except ImportError:
         raise MissingExtra("html.missing") from None
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, auto_reload=False
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
     )
     environment.globals.update(both=_both, pair=_pair, say=messages.say)
     return environment
@@ -116,7 +147,9 @@ def _asset(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode(
+        "ascii"
+    )
 
 
 def _pair(pair: Tuple[str, str]) -> Any:
@@ -126,7 +159,10 @@ def _pair(pair: Tuple[str, str]) -> Any:
     english, chinese = pair
     if english == chinese:
         return escape(english)
-    return Markup('<span class="en">%s</span><span class="zh" lang="zh">%s</span>') % (english, chinese)
+    return Markup('<span class="en">%s</span><span class="zh" lang="zh">%s</span>') % (
+        english,
+        chinese,
+    )
 
 
 def _both(_code: str, **values: Any) -> Any:

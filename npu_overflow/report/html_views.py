@@ -1,4 +1,5 @@
-"""What the HTML page shows, as plain values in both languages: (English, Chinese) pairs, numbers as text, names made harmless."""
+"""What the HTML page shows, as plain values in both languages: (English, Chinese) pairs, numbers as
+text, names made harmless."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -24,7 +25,14 @@ _MOST_ITEMS = 2000
 _MOST_SHARES = 12
 
 _VERDICTS = ("computed_here", "inherited", "internal", "padding_only", "absorbed", "unknown")
-_TONES = {"computed_here": "bad", "internal": "bad", "inherited": "warn", "unknown": "warn", "padding_only": "good", "absorbed": "good"}
+_TONES = {
+    "computed_here": "bad",
+    "internal": "bad",
+    "inherited": "warn",
+    "unknown": "warn",
+    "padding_only": "good",
+    "absorbed": "good",
+}
 
 
 _STATES = {"none": "good", "absorbed": "good"}
@@ -47,35 +55,52 @@ class View:
         self.spread = lineage.spread(report)
         self.links, self.links_left = lineage.chain(report)
         # an entry can stand twice in a report: by identity, each has its first place
-        self._numbers = {id(operator): number for number, operator in reversed(list(enumerate(report.operators, 1)))}
+        self._numbers = {
+            id(operator): number
+            for number, operator in reversed(list(enumerate(report.operators, 1)))
+        }
 
     def lists(self) -> Dict[str, Tuple[Sequence[Any], int]]:
-        """The lists that can be long, by the macro that draws an item: the items worth preparing, and how many there are in all."""
+        """The lists that can be long, by the macro that draws an item: the items worth preparing,
+        and how many there are in all."""
         report = self.report
         made = self._lists()
         ranges = len(report.headroom.layers) if report.headroom is not None else 0
-        totals = {"row": len(report.operators), "range": ranges, "problem": len(report.problems), "remark": len(report.remarks)}
+        totals = {
+            "row": len(report.operators),
+            "range": ranges,
+            "problem": len(report.problems),
+            "remark": len(report.remarks),
+        }
         return {name: (items, totals.get(name, len(items))) for name, items in made.items()}
 
     def _lists(self) -> Dict[str, Sequence[Any]]:
         report = self.report
         return {
             "advice": self._all_advice(),
-            "row": [self._row(number, operator) for number, operator in enumerate(report.operators[:_MOST_ITEMS], 1)],
+            "row": [
+                self._row(number, operator)
+                for number, operator in enumerate(report.operators[:_MOST_ITEMS], 1)
+            ],
             "problem": [self._problem(item) for item in report.problems[:_MOST_ITEMS]],
             "remark": [self._remark(item) for item in report.remarks[:_MOST_ITEMS]],
             "range": self._ranges(),
             "share": [self._share(item) for item in self.spread.operators[:_MOST_SHARES]],
-            "link": [self._link(item, rails) for item, rails in zip(self.links, _rails([item.depth for item in self.links]))],
+            "link": [
+                self._link(item, rails)
+                for item, rails in zip(self.links, _rails([item.depth for item in self.links]))
+            ],
         }
 
     def detailed(self) -> List[Operator]:
-        """Operators in the order in which they are worth a card: after the finding, then before it, each once."""
+        """Operators in the order in which they are worth a card: after the finding, then before it,
+        each once."""
         first = self.report.first_index
         operators = list(self.report.operators)
         ordered = operators if first is None else operators[first + 1 :] + operators[:first]
-        seen = {id(self.report.first)}
-        return [operator for operator in ordered if not (id(operator) in seen or seen.add(id(operator)))]  # type: ignore[func-returns-value]
+        each = {id(operator): operator for operator in ordered}
+        each.pop(id(self.report.first), None)
+        return list(each.values())
 
     # -- headroom
 
@@ -120,7 +145,9 @@ class View:
                 type=(en.kind, zh.kind),
                 name=en.name,
                 tone=_TONES.get(first.verdict, "warn"),
-                origin={"text": (en.origin[0], zh.origin[0]), "value": en.origin[1]} if en.origin[0] else None,
+                origin={"text": (en.origin[0], zh.origin[0]), "value": en.origin[1]}
+                if en.origin[0]
+                else None,
                 facts=self._finding_facts(first),
             )
         return made
@@ -161,10 +188,17 @@ class View:
     # -- tensors
 
     def tensors(self, operator: Operator, most: int) -> List[Dict[str, Any]]:
-        """Inputs, then outputs, at most ``most`` of each side; those with overflow values before the others."""
+        """Inputs, then outputs, at most ``most`` of each side; those with overflow values before
+        the others."""
         found: List[Dict[str, Any]] = []
-        for side, tensors in (("input", shown_inputs(operator)), ("output", operator.outputs or ())):
-            found.extend(self._tensor("%s.%d" % (side, tensor.index), tensor) for tensor in kept_tensors(tensors, most))
+        for side, tensors in (
+            ("input", shown_inputs(operator)),
+            ("output", operator.outputs or ()),
+        ):
+            found.extend(
+                self._tensor("%s.%d" % (side, tensor.index), tensor)
+                for tensor in kept_tensors(tensors, most)
+            )
         return found
 
     def _tensor(self, name: str, tensor: TensorSummary) -> Dict[str, Any]:
@@ -172,15 +206,29 @@ class View:
         figures: List[Tuple[Pair, Pair, bool]] = []
         if tensor.note is None or tensor.min is not None or tensor.first_overflow is not None:
             for key in ("min", "max", "mean"):
-                figures.append((_said("report.column." + key), _same(formatting.number(getattr(tensor, key))), False))
+                figures.append(
+                    (
+                        _said("report.column." + key),
+                        _same(formatting.number(getattr(tensor, key))),
+                        False,
+                    )
+                )
             if tensor.headroom_log2 is not None:
                 bits = _said("report.headroom", bits="%.1f" % abs(tensor.headroom_log2))
                 figures.append((_said("report.column.headroom"), bits, tensor.headroom_log2 < 1))
             for key in ("nan", "pos_inf", "neg_inf", "saturated", "overflow_in_padding"):
                 if getattr(tensor, key):
-                    figures.append((_said("report.column." + key), _same("%d" % getattr(tensor, key)), True))
+                    figures.append(
+                        (_said("report.column." + key), _same("%d" % getattr(tensor, key)), True)
+                    )
         if tensor.first_overflow is not None:
-            figures.append((_said("report.column.first"), _same(formatting.value_at(tensor.first_overflow)), True))
+            figures.append(
+                (
+                    _said("report.column.first"),
+                    _same(formatting.value_at(tensor.first_overflow)),
+                    True,
+                )
+            )
         original = tensor.original_shape
         shape = clean(formatting.shape(tensor.shape), _SHORT)
         same = original is None or tuple(original) == tuple(tensor.shape)
@@ -189,7 +237,11 @@ class View:
             "bad": bad,
             "dtype": clean(tensor.dtype, 60),
             "format": clean(tensor.format, 60),
-            "shape": (shape, shape) if same else _said("report.original", shape=shape, original=clean(formatting.shape(original), _SHORT)),
+            "shape": (shape, shape)
+            if same
+            else _said(
+                "report.original", shape=shape, original=clean(formatting.shape(original), _SHORT)
+            ),
             "note": _in_both(lambda language: formatting.not_decoded(tensor, language)),
             "clean": not bad and bool(figures),
             "figures": figures,
@@ -201,7 +253,9 @@ class View:
         kept = self.tensors(operator, most)
         return {
             "number": self._numbers[id(operator)],
-            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], _SHORT)),
+            "type": _in_both(
+                lambda language: clean(formatting.operator_title(operator, language)[0], _SHORT)
+            ),
             "name": clean(operator.op_name or "", _SHORT),
             "verdict": _verdict(operator),
             "tone": _TONES.get(operator.verdict, "warn"),
@@ -220,7 +274,9 @@ class View:
             "number": number,
             "card": self._numbers[id(operator)],
             "first": number - 1 == self.report.first_index,
-            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
+            "type": _in_both(
+                lambda language: clean(formatting.operator_title(operator, language)[0], 80)
+            ),
             "name": clean(operator.op_name or "", _SHORT),
             "code": verdict,
             "verdict": _verdict(operator),
@@ -234,14 +290,18 @@ class View:
         }
 
     def _problem(self, item: Problem) -> Tuple[str, Pair]:
-        return clean(item.file, _SHORT), _in_both(lambda language: formatting.problem(item, language))
+        return clean(item.file, _SHORT), _in_both(
+            lambda language: formatting.problem(item, language)
+        )
 
     def _remark(self, item: Remark) -> Pair:
         return _in_both(lambda language: formatting.remark(item, language))
 
     def _share(self, item: lineage.Share) -> Dict[str, Any]:
         return {
-            "type": _in_both(lambda language: clean(formatting.operator_title(item.operator, language)[0], 80)),
+            "type": _in_both(
+                lambda language: clean(formatting.operator_title(item.operator, language)[0], 80)
+            ),
             "name": clean(item.operator.op_name or "", _SHORT),
             "seen": item.operator.steps_seen,
             "first": item.operator.steps_first,
@@ -255,7 +315,9 @@ class View:
             "rails": rails,
             "times": item.times,
             "culprit": item.index == self.report.first_index,
-            "type": _in_both(lambda language: clean(formatting.operator_title(operator, language)[0], 80)),
+            "type": _in_both(
+                lambda language: clean(formatting.operator_title(operator, language)[0], 80)
+            ),
             "name": clean(operator.op_name or "", _SHORT),
             "verdict": _verdict(operator),
             "tone": _TONES.get(operator.verdict, "warn"),
@@ -268,7 +330,10 @@ class View:
         found: List[Dict[str, Any]] = []
         for kind, places in (("device", self.spread.devices), ("rank", self.spread.ranks)):
             if len(places) > 1:
-                rows = [(number, entries, clean(operator.op_name or operator.op_type or "?", 120)) for number, entries, operator in places[:64]]
+                rows = [
+                    (number, entries, clean(operator.op_name or operator.op_type or "?", 120))
+                    for number, entries, operator in places[:64]
+                ]
                 found.append({"kind": kind, "rows": rows, "left": len(places) - len(rows)})
         return found
 
@@ -286,7 +351,18 @@ class View:
             "rank": len({operator.rank for operator in operators}) > 1,
             "seen": any(operator.steps_seen > 1 for operator in operators),
         }
-        names = ("number", "type", "name", "verdict", "core", "device", "rank", "step", "first", "seen")
+        names = (
+            "number",
+            "type",
+            "name",
+            "verdict",
+            "core",
+            "device",
+            "rank",
+            "step",
+            "first",
+            "seen",
+        )
         return [name for name in names if optional.get(name, True)]
 
     @property
@@ -304,15 +380,23 @@ class View:
         if seen is None:
             return None
         words = {name: _said("html.scale." + name) for name in ("step", "trigger", "kept")}
-        fell, rate = zip(*(formatting.loss_scale(seen, language) for language in messages.LANGUAGES))
+        fell, rate = zip(
+            *(formatting.loss_scale(seen, language) for language in messages.LANGUAGES)
+        )
         lines: List[Pair] = [pair for pair in (fell, rate) if pair[0]]
         if seen.trigger_step is not None:
             lines.append(_said("html.scale.trigger_at", step=seen.trigger_step))
         if seen.kept_steps:
             lines.append(_said("html.scale.kept_at", steps=_few(seen.kept_steps)))
         picture = charts.loss_scale_curve(seen, words)
-        thinned = _said("html.scale.thinned", shown=charts.MOST_DROPS, count=len(seen.drops)) if len(seen.drops) > charts.MOST_DROPS else None
-        return {"picture": picture, "lines": lines, "thinned": thinned} if picture or lines else None
+        thinned = (
+            _said("html.scale.thinned", shown=charts.MOST_DROPS, count=len(seen.drops))
+            if len(seen.drops) > charts.MOST_DROPS
+            else None
+        )
+        return (
+            {"picture": picture, "lines": lines, "thinned": thinned} if picture or lines else None
+        )
 
     @property
     def facts(self) -> List[Tuple[Pair, Pair]]:
@@ -322,14 +406,22 @@ class View:
         rows: List[Tuple[Pair, Pair]] = [(label, text) for label, text, _ in told]
         rows.append((_said("html.fact.operators"), _same(len(report.operators))))
         if report.loss_scale is not None and report.loss_scale.optimizers:
-            rows.append((_said("html.fact.optimizers"), _same(", ".join(clean(name, 100) for name in report.loss_scale.optimizers[:20]))))
+            rows.append(
+                (
+                    _said("html.fact.optimizers"),
+                    _same(
+                        ", ".join(clean(name, 100) for name in report.loss_scale.optimizers[:20])
+                    ),
+                )
+            )
         rows.extend((_same(key, 40), _same(value, 200)) for key, value in _flat(report.host or {}))
         rows.append((_said("html.fact.version"), _same(report.version)))
         return [row for row in rows if row[1][0]]
 
 
 def _rails(depths: Sequence[int]) -> List[str]:
-    """How the lines of a tree run left of each of its nodes, a letter a level: "t" a branch, "l" the last one, "v" a line passing by, "s" nothing."""
+    """How the lines of a tree run left of each of its nodes, a letter a level: "t" a branch, "l"
+    the last one, "v" a line passing by, "s" nothing."""
     made = []
     for place, depth in enumerate(depths):
         letters = ""

@@ -1,4 +1,5 @@
-"""The chain of an overflow: from the operator that made it through those that read it, and how it spreads over steps, devices and ranks."""
+"""The chain of an overflow: from the operator that made it through those that read it, and how it
+spreads over steps, devices and ranks."""
 from __future__ import annotations
 
 import re
@@ -29,9 +30,11 @@ class Link:
 
 
 def chain(report: Report, most: int = MOST_LINKS) -> Tuple[List[Link], int]:
-    """The operators that the primary finding's overflow went through, each after its maker; and how many were left out.
+    """The operators that the primary finding's overflow went through, each after its maker; and how
+    many were left out.
 
-    It begins above the finding where that one inherited the value from another operator of the dump.
+    It begins above the finding where that one inherited the value from another operator of the
+    dump.
     """
     if report.first_index is None:
         return [], 0
@@ -55,8 +58,12 @@ def chain(report: Report, most: int = MOST_LINKS) -> Tuple[List[Link], int]:
         done.add(name)
         grouped: Dict[Tuple[Optional[str], Optional[str]], List[int]] = {}
         for child in children.get(name, ()):
-            grouped.setdefault((report.operators[child].op_type, report.operators[child].op_name), []).append(child)
-        waiting.extend((members[0], depth + 1, len(members)) for members in reversed(list(grouped.values())))
+            grouped.setdefault(
+                (report.operators[child].op_type, report.operators[child].op_name), []
+            ).append(child)
+        waiting.extend(
+            (members[0], depth + 1, len(members)) for members in reversed(list(grouped.values()))
+        )
     return links, total - len(links)
 
 
@@ -78,7 +85,8 @@ def _origin(report: Report) -> int:
 
 @dataclass(frozen=True)
 class Share:
-    """One operator over all steps: how often it overflowed, how often it was the first, and where."""
+    """One operator over all steps: how often it overflowed, how often it was the first, and where.
+    """
 
     operator: Operator
     entries: int
@@ -103,13 +111,18 @@ class Spread:
 
 
 def spread(report: Report) -> Spread:
-    """Which operators overflowed in how many steps, on which devices and ranks. Harmless (absorbed) entries don't count."""
+    """Which operators overflowed in how many steps, on which devices and ranks. Harmless (absorbed)
+    entries don't count."""
     members: Dict[Tuple[Optional[str], Optional[str]], List[Operator]] = {}
     steps = set()
     found = [operator for operator in report.operators if operator.verdict != "absorbed"]
     for operator in found:
         members.setdefault((operator.op_type, _as_in_files(operator.op_name)), []).append(operator)
-        steps.add((operator.train_step,) if operator.train_step is not None else (None, operator.model_id, operator.step))
+        steps.add(
+            (operator.train_step,)
+            if operator.train_step is not None
+            else (None, operator.model_id, operator.step)
+        )
     shares = []
     for group in members.values():
         shown = max(group, key=lambda operator: operator.inputs is not None)
@@ -124,7 +137,11 @@ def _as_in_files(name: Optional[str]) -> Optional[str]:
 
 
 def _numbers(group: Sequence[Operator], name: str) -> Tuple[int, ...]:
-    return tuple(sorted({getattr(operator, name) for operator in group if getattr(operator, name) is not None}))
+    return tuple(
+        sorted(
+            {getattr(operator, name) for operator in group if getattr(operator, name) is not None}
+        )
+    )
 
 
 def _places(operators: Sequence[Operator], name: str) -> Tuple[Tuple[int, int, Operator], ...]:

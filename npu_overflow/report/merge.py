@@ -1,6 +1,8 @@
-"""Reports of many ranks as one: operators of all in order, each with its rank, and the rank that overflowed first.
+"""Reports of many ranks as one: operators of all in order, each with its rank, and the rank that
+overflowed first.
 
-Reports come one after the other and go again: what stays are the first operators and counts, so that memory grows with what is shown and not with ranks.
+Reports come one after the other and go again: what stays are the first operators and counts, so
+that memory grows with what is shown and not with ranks.
 """
 from __future__ import annotations
 
@@ -30,13 +32,15 @@ _MOST_PROBLEMS, _MOST_REMARKS, _MOST_NAMES, _MOST_STEPS = 1000, 200, 200, 10_000
 def merge(reports: Iterable[Report], most: Optional[int] = None) -> Report:
     """One report of several.
 
-    Order: by training step where every operator has one (ranks train in step, and their clocks can differ), else by time; operators without
+    Order: by training step where every operator has one (ranks train in step, and their clocks can
+        differ), else by time; operators without
     either come last. The primary finding is the earliest of the reports' own.
 
     Args:
-        reports: of different ranks; one that is given twice counts once. A report without a rank gets its place in the list.
-        most: operators that are kept: the first so many of those that stand at or after their own report's finding, and of the others; None
-            keeps all.
+        reports: of different ranks; one that is given twice counts once. A report without a rank
+            gets its place in the list.
+        most: operators that are kept: the first so many of those that stand at or after their own
+            report's finding, and of the others; None keeps all.
 
     Raises:
         UsageError: there is none.
@@ -48,7 +52,8 @@ def merge(reports: Iterable[Report], most: Optional[int] = None) -> Report:
 
 
 class _Held(NamedTuple):
-    """An operator, the path that its files are relative to, what its report says of the run, and the JSON of its tensors where it has none yet."""
+    """An operator, the path that its files are relative to, what its report says of the run, and
+    the JSON of its tensors where it has none yet."""
 
     operator: Operator
     path: str
@@ -79,7 +84,12 @@ class _Order:
 
     def kept(self) -> List[Tuple[Any, Any, _Held]]:
         """All of them in order, each once, the primary finding always among them."""
-        found = {name: (key, name, held) for key, name, held in self.others.items() + self.findings.items()[:1] + self.from_finding.items()}
+        found = {
+            name: (key, name, held)
+            for key, name, held in self.others.items()
+            + self.findings.items()[:1]
+            + self.from_finding.items()
+        }
         return sorted(found.values(), key=lambda entry: entry[0])
 
 
@@ -113,17 +123,27 @@ class Merging:
         if not isinstance(operators, list) or not all(isinstance(item, dict) for item in operators):
             self.add(Report.from_dict(data), digest)  # which says what is wrong
             return
-        tensors = [{name: item.pop(name) for name in _TENSORS if item.get(name) is not None} for item in operators]
+        tensors = [
+            {name: item.pop(name) for name in _TENSORS if item.get(name) is not None}
+            for item in operators
+        ]
         self.add(Report.from_dict(data), digest, tensors)
 
-    def add(self, report: Report, digest: Optional[bytes] = None, tensors: Sequence[Mapping[str, Any]] = ()) -> None:
+    def add(
+        self,
+        report: Report,
+        digest: Optional[bytes] = None,
+        tensors: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         """Take one more report.
 
         Args:
             digest: tells whether it came already; None makes one of its content.
             tensors: JSON of the tensors of its operators, where they are not in it.
         """
-        if not self._seen.first_time(digest or hashlib.sha256(report.to_json().encode("utf-8", "backslashreplace")).digest()):
+        if not self._seen.first_time(
+            digest or hashlib.sha256(report.to_json().encode("utf-8", "backslashreplace")).digest()
+        ):
             return
         rank = self.count if report.rank is None else report.rank
         self.count += 1
@@ -141,11 +161,21 @@ class Merging:
         for index, operator in enumerate(report.operators):
             self._take(report, rank, index, operator, tensors[index] if tensors else None)
         for problem in report.problems:
-            self._problems.add((report.path, problem.file, problem.reason, problem.code, repr(problem.values)), (report.path, problem))
+            self._problems.add(
+                (report.path, problem.file, problem.reason, problem.code, repr(problem.values)),
+                (report.path, problem),
+            )
         for remark in report.remarks:
             self._remarks.add((remark.text, remark.code, repr(remark.values)), remark)
 
-    def _take(self, report: Report, rank: int, index: int, operator: Operator, tensors: Optional[Mapping[str, Any]]) -> None:
+    def _take(
+        self,
+        report: Report,
+        rank: int,
+        index: int,
+        operator: Operator,
+        tensors: Optional[Mapping[str, Any]],
+    ) -> None:
         self._operators += 1
         owner = rank if operator.rank is None else operator.rank
         is_finding = index == report.first_index
@@ -158,14 +188,35 @@ class Merging:
         for order, in_step in ((self._by_time, False), (self._by_step, True)):
             if order is not None:
                 key = _key(operator, owner, in_step)
-                places = [order.from_finding if at_or_after else order.others] + ([order.findings] if is_finding else [])
+                places = [order.from_finding if at_or_after else order.others] + (
+                    [order.findings] if is_finding else []
+                )
                 wanted += [(key, place) for place in places if place.wants(key)]
         if not wanted:
             return
-        held = _Held(replace(operator, rank=owner), report.path, report.version, report.mode, report.host, tensors)
-        files = [None if name is None else os.path.join(report.path, name) for name in (operator.record_file, operator.dump_file)]
+        held = _Held(
+            replace(operator, rank=owner),
+            report.path,
+            report.version,
+            report.mode,
+            report.host,
+            tensors,
+        )
+        files = [
+            None if name is None else os.path.join(report.path, name)
+            for name in (operator.record_file, operator.dump_file)
+        ]
         # ranks that share a folder list each other's operators
-        name = (owner, *files, operator.timestamp, operator.task_id, operator.stream_id, operator.context_id, operator.thread_id, operator.op_name)
+        name = (
+            owner,
+            *files,
+            operator.timestamp,
+            operator.task_id,
+            operator.stream_id,
+            operator.context_id,
+            operator.thread_id,
+            operator.op_name,
+        )
         for key, place in wanted:
             place.add(key, name, held)
 
@@ -180,7 +231,14 @@ class Merging:
         order = self._by_time if self._by_step is None else self._by_step
         kept = order.kept()
         findings = [(name, held) for _, name, held in order.findings.items()]
-        first = next((index for index, (_, name, _) in enumerate(kept) if findings and name == findings[0][0]), None)
+        first = next(
+            (
+                index
+                for index, (_, name, _) in enumerate(kept)
+                if findings and name == findings[0][0]
+            ),
+            None,
+        )
         root = self._root or "."
         main = self._main if first is None else findings[0][1]
         return Report(
@@ -194,20 +252,31 @@ class Merging:
             host=main.host,
             first_index=first,
             operators=tuple(_moved(held, root) for _, _, held in kept),
-            problems=tuple(replace(problem, file=_file(path, problem.file, root) or problem.file) for path, problem in self._problems.items()),
-            remarks=self._own_remarks([held.operator for _, held in findings], len(kept)) + tuple(self._remarks.items()),
+            problems=tuple(
+                replace(problem, file=_file(path, problem.file, root) or problem.file)
+                for path, problem in self._problems.items()
+            ),
+            remarks=self._own_remarks([held.operator for _, held in findings], len(kept))
+            + tuple(self._remarks.items()),
             loss_scale=self._scale,
             reason=None if first is not None else self._reason,
         )
 
     def _own_remarks(self, findings: Sequence[Operator], kept: int) -> Tuple[Remark, ...]:
-        """Which rank was first, which others had a finding, whether their clocks can tell, and what was left out."""
+        """Which rank was first, which others had a finding, whether their clocks can tell, and what
+        was left out."""
         found = []
         if findings:
             culprit, ranks = findings[0], self._with_finding.sorted()
-            found.append(_remark("merge.first", rank=culprit.rank, count=len(ranks), ranks=_listed(ranks)))
+            found.append(
+                _remark("merge.first", rank=culprit.rank, count=len(ranks), ranks=_listed(ranks))
+            )
             for other in findings[1:]:
-                if other.rank != culprit.rank and other.train_step == culprit.train_step and _close(culprit, other):
+                if (
+                    other.rank != culprit.rank
+                    and other.train_step == culprit.train_step
+                    and _close(culprit, other)
+                ):
                     found.append(_remark("merge.close", one=culprit.rank, other=other.rank))
                     break
         quiet = self._quiet.sorted()
@@ -216,9 +285,15 @@ class Merging:
         if self._most is not None and self._operators > kept and kept >= self._most:
             found.append(_remark("merge.left_out", kept=kept, count=self._operators))
         if self._problems.left_out:
-            found.append(_remark("merge.problems_left_out", kept=_MOST_PROBLEMS, count=self._problems.left_out))
+            found.append(
+                _remark(
+                    "merge.problems_left_out", kept=_MOST_PROBLEMS, count=self._problems.left_out
+                )
+            )
         if self._remarks.left_out:
-            found.append(_remark("merge.remarks_left_out", kept=_MOST_REMARKS, count=self._remarks.left_out))
+            found.append(
+                _remark("merge.remarks_left_out", kept=_MOST_REMARKS, count=self._remarks.left_out)
+            )
         return tuple(found)
 
 
@@ -232,10 +307,15 @@ def _moved(held: _Held, root: str) -> Operator:
     """The operator with its files relative to ``root``."""
     operator = held.operator
     if held.tensors:
-        with contextlib.suppress(DumpFormatError):  # damaged ones: the operator itself is still worth showing
+        # damaged ones: the operator itself is still worth showing
+        with contextlib.suppress(DumpFormatError):
             tensors = restore_part(_Tensors, held.tensors, "operators")
             operator = replace(operator, inputs=tensors.inputs, outputs=tensors.outputs)
-    return replace(operator, dump_file=_file(held.path, operator.dump_file, root), record_file=_file(held.path, operator.record_file, root))
+    return replace(
+        operator,
+        dump_file=_file(held.path, operator.dump_file, root),
+        record_file=_file(held.path, operator.record_file, root),
+    )
 
 
 def _root(one: str, other: str) -> str:
@@ -260,7 +340,11 @@ def _remark(code: str, **values: Any) -> Remark:
 
 
 def _close(one: Operator, other: Operator) -> bool:
-    return one.timestamp is not None and other.timestamp is not None and abs(one.timestamp - other.timestamp) < CLOSE
+    return (
+        one.timestamp is not None
+        and other.timestamp is not None
+        and abs(one.timestamp - other.timestamp) < CLOSE
+    )
 
 
 def _listed(ranks: Sequence[int]) -> str:
@@ -278,6 +362,9 @@ def _both(one: Optional[LossScale], other: Optional[LossScale]) -> Optional[Loss
         rate=max((rate for rate in (one.rate, other.rate) if rate is not None), default=None),
         optimizers=tuple(names[:_MOST_NAMES]),
         # ranks train in step: overflow was judged frequent when the first of them did so
-        trigger_step=min((step for step in (one.trigger_step, other.trigger_step) if step is not None), default=None),
+        trigger_step=min(
+            (step for step in (one.trigger_step, other.trigger_step) if step is not None),
+            default=None,
+        ),
         kept_steps=tuple(sorted({*one.kept_steps, *other.kept_steps})[:_MOST_STEPS]),
     )

@@ -28,7 +28,11 @@ class First(Generic[Item]):
 
     def wants(self, key: Any) -> bool:
         """Whether an item with this key could be kept."""
-        return self._most is None or len(self._kept) < self._most or (bool(self._kept) and bool(key < self._kept[-1][0]))
+        return (
+            self._most is None
+            or len(self._kept) < self._most
+            or (bool(self._kept) and bool(key < self._kept[-1][0]))
+        )
 
     def add(self, key: Any, name: Hashable, item: Item) -> None:
         """Keep ``item`` if its key is small enough; ``name`` tells whether it is there already."""
@@ -53,7 +57,8 @@ class First(Generic[Item]):
 
 
 class Some(Generic[Item]):
-    """Different items in the order in which they came, up to a number (None: all); the others are counted."""
+    """Different items in the order in which they came, up to a number (None: all); the others are
+    counted."""
 
     def __init__(self, most: Optional[int]) -> None:
         self._most = most
@@ -89,7 +94,13 @@ class Ranks:
 
     def sorted(self) -> List[int]:
         """All of them."""
-        small = [place * 8 + bit for place, byte in enumerate(self._bits) if byte for bit in range(8) if byte >> bit & 1]
+        small = [
+            place * 8 + bit
+            for place, byte in enumerate(self._bits)
+            if byte
+            for bit in range(8)
+            if byte >> bit & 1
+        ]
         return sorted(small + list(self._large))
 
 

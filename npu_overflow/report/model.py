@@ -1,4 +1,5 @@
-"""The report: frozen data between the analyzer and every output. Attribute names are the names in the JSON (schema 1).
+"""The report: frozen data between the analyzer and every output. Attribute names are the names in
+the JSON (schema 1).
 
 Fields are only ever added to a schema.
 """
@@ -29,13 +30,15 @@ class TensorSummary:
         format: the memory format's name, e.g. "ND" or "FRACTAL_NZ".
         shape: the shape on the device; padded in private formats.
         original_shape: the user's shape, or None where the dump has none.
-        min, max: extremes that ignore NaN and include Inf; None where there is no such element or the type has no order.
+        min, max: extremes that ignore NaN and include Inf; None where there is no such element or
+            the type has no order.
         mean: over the finite elements, in float64.
         nan, pos_inf, neg_inf: counts in the valid region.
         saturated: count of elements at ±MAX of the type (saturation mode only, else 0).
         overflow_in_padding: overflow values outside the valid region of a private format.
         first_overflow: {"index": [...], "value": number}, the index in the original shape.
-        headroom_log2: log2(MAX / largest finite magnitude); None for non-floats, zeros and empty tensors.
+        headroom_log2: log2(MAX / largest finite magnitude); None for non-floats, zeros and empty
+            tensors.
         histogram: counts of log2 magnitudes, where computed: {"low": exponent, "counts": [...]}.
         bytes: bytes of data in the dump.
         note: None, or why there are no numbers: "not_decoded", "missing", "cut", "no_data".
@@ -90,10 +93,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Operator:
-    """One entry of the report: an operator that overflowed, one for each reporting part of a record.
+    """One entry of the report: an operator that overflowed, one for each reporting part of a
+    record.
 
-    ``inputs`` and ``outputs`` are None where the operator's dump was not opened. ``status`` is an int, or a list of four words
-    for records of version 1. Fields that can't be known are None.
+    ``inputs`` and ``outputs`` are None where the operator's dump was not opened. ``status`` is an
+    int, or a list of four words for records of version 1. Fields that can't be known are None.
     """
 
     op_type: Optional[str] = None
@@ -150,7 +154,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Remark:
-    """Something worth knowing that is no fault of a file: ``text`` is English, ``code`` and ``values`` translate it."""
+    """Something worth knowing that is no fault of a file: ``text`` is English, ``code`` and
+    ``values`` translate it."""
 
     text: str
     code: Optional[str] = None
@@ -165,7 +170,8 @@ class LossScale:
         drops: falls as (training step, before, after).
         rate: overflowing steps as a part of all.
         optimizers: names of those watched.
-        trigger_step: training step at whose beginning overflow was judged frequent, or None; the terminal names the same.
+        trigger_step: training step at whose beginning overflow was judged frequent, or None; the
+            terminal names the same.
         kept_steps: training steps whose overflow was collected.
     """
 
@@ -234,8 +240,8 @@ class Report:
         operators: in the order in which they overflowed.
         loss_scale: what the watch saw, where a manifest lies beside the dump.
         headroom: of a step that was asked for; of an NPU's dump, of the operators in it.
-        reason: why there is no finding although a collection ran, e.g. "not_reproduced", or "absorbed": what
-            was non-finite reaches no gradient.
+        reason: why there is no finding although a collection ran, e.g. "not_reproduced", or
+            "absorbed": what was non-finite reaches no gradient.
     """
 
     path: str
@@ -266,10 +272,21 @@ class Report:
         first = self.first
         if first is not None:
             step = first.step if first.train_step is None else first.train_step
-            parts = ["first=%s %s" % (_short(str(first.op_type)), _short(repr(first.op_name))), "step=%s" % step]
+            parts = [
+                "first=%s %s" % (_short(str(first.op_type)), _short(repr(first.op_name))),
+                "step=%s" % step,
+            ]
         else:
-            parts = ["first=None"] if self.reason is None else ["first=None", "reason=%s" % _short(repr(self.reason))]
-        parts += ["operators=%d" % len(self.operators), "records=%d" % self.records, "path=%s" % _short(repr(self.path))]
+            parts = (
+                ["first=None"]
+                if self.reason is None
+                else ["first=None", "reason=%s" % _short(repr(self.reason))]
+            )
+        parts += [
+            "operators=%d" % len(self.operators),
+            "records=%d" % self.records,
+            "path=%s" % _short(repr(self.path)),
+        ]
         return "Report(%s)" % ", ".join(parts)
 
     def to_dict(self) -> Dict[str, Any]:
@@ -282,7 +299,8 @@ class Report:
         return result
 
     def to_json(self) -> str:
-        """The report as JSON text (schema 1), one indent of a blank. Characters that could steer a terminal are escaped."""
+        """The report as JSON text (schema 1), one indent of a blank. Characters that could steer a
+        terminal are escaped."""
         return json_text.text_of(self.to_dict())
 
     @classmethod
@@ -304,11 +322,13 @@ class Report:
         return json_text.restore_json(cls, text)
 
     def print(self, file: Optional[IO[str]] = None, language: Optional[str] = None) -> None:
-        """Print the terminal report to ``file`` (default: standard output) in "en" or "zh" (default: the user's)."""
+        """Print the terminal report to ``file`` (default: standard output) in "en" or "zh"
+        (default: the user's)."""
         print_report(self, file=file, language=language)
 
     def to_html(self, path: str, language: Optional[str] = None) -> str:
-        """Write the report as one HTML file that opens offline, aside first and then renamed; both languages are in it.
+        """Write the report as one HTML file that opens offline, aside first and then renamed; both
+        languages are in it.
 
         Args:
             path: the file; one that exists is replaced.

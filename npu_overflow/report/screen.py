@@ -1,4 +1,5 @@
-"""Where lines go: a terminal with colour, or a file, a pipe or NO_COLOR as plain text without a control byte."""
+"""Where lines go: a terminal with colour, or a file, a pipe or NO_COLOR as plain text without a
+control byte."""
 from __future__ import annotations
 
 import io
@@ -32,7 +33,16 @@ PROSE = 100
 LEAST_WIDTH, MOST_WIDTH = 30, 160
 
 #: for outputs that can't write them
-_ASCII = {"±": "+-", "─": "-", "→": "->", "…": "...", "·": "-", "▶": ">", "×": "x", **dict(zip("▁▂▃▄▅▆▇█", "..::==##"))}
+_ASCII = {
+    "±": "+-",
+    "─": "-",
+    "→": "->",
+    "…": "...",
+    "·": "-",
+    "▶": ">",
+    "×": "x",
+    **dict(zip("▁▂▃▄▅▆▇█", "..::==##")),
+}
 
 
 class Screen:
@@ -43,13 +53,23 @@ class Screen:
         width: cells of a line; by default the terminal's, or COLUMNS, or 80.
         colour: by default where ``file`` is a terminal, NO_COLOR is not set and TERM is not "dumb".
 
-    On a terminal long names are wrapped at ``width``; elsewhere they stay whole, so that they can be searched for and copied.
+    On a terminal long names are wrapped at ``width``; elsewhere they stay whole, so that they can
+    be searched for and copied.
     """
 
-    def __init__(self, file: Optional[IO[str]] = None, width: Optional[int] = None, colour: Optional[bool] = None) -> None:
+    def __init__(
+        self,
+        file: Optional[IO[str]] = None,
+        width: Optional[int] = None,
+        colour: Optional[bool] = None,
+    ) -> None:
         self.file = sys.stdout if file is None else file
         terminal = _is_terminal(self.file)
-        self.colour = (terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb") if colour is None else colour
+        self.colour = (
+            (terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+            if colour is None
+            else colour
+        )
         self.whole_names = not terminal and width is None
         self.width = max(LEAST_WIDTH, min(MOST_WIDTH, width or _width_of(self.file, terminal)))
         self.lines: List[Line] = []
@@ -59,8 +79,11 @@ class Screen:
         if self.lines and self.lines[-1]:
             self.lines.append([])
 
-    def add(self, *pieces: Piece, margin: str = "", rest: Optional[str] = None, name: bool = False) -> None:
-        """One paragraph, wrapped behind ``margin`` (its later lines behind ``rest``); ``name`` marks it as a name or path."""
+    def add(
+        self, *pieces: Piece, margin: str = "", rest: Optional[str] = None, name: bool = False
+    ) -> None:
+        """One paragraph, wrapped behind ``margin`` (its later lines behind ``rest``); ``name``
+        marks it as a name or path."""
         inner = self.width - cells(margin)
         whole = name and self.whole_names
         lines = wrap(list(pieces), inner if name else min(inner, PROSE), whole=whole)
@@ -121,9 +144,21 @@ class Screen:
         except ImportError:
             return self.text()
         buffer = io.StringIO()
-        console = Console(file=buffer, force_terminal=True, width=MOST_WIDTH, highlight=False, markup=False, emoji=False, soft_wrap=True, legacy_windows=False)
+        console = Console(
+            file=buffer,
+            force_terminal=True,
+            width=MOST_WIDTH,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            soft_wrap=True,
+            legacy_windows=False,
+        )
         for line in self.lines:
-            console.print(Text.assemble(*((text, STYLES.get(style, style)) for text, style in line)), soft_wrap=True)
+            console.print(
+                Text.assemble(*((text, STYLES.get(style, style)) for text, style in line)),
+                soft_wrap=True,
+            )
         return buffer.getvalue()
 
 

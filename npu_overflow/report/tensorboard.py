@@ -1,9 +1,12 @@
-"""Scalars and text for TensorBoard, written as an event file of our own: no operator of TensorFlow runs for it inside a watched training, and
-neither TensorBoard nor a certain TensorFlow need be there.
+"""Scalars and text for TensorBoard, written as an event file of our own: no operator of TensorFlow
+runs for it inside a watched training, and neither TensorBoard nor a certain TensorFlow need be
+there.
 
-An event file is a sequence of records: length (uint64), its masked CRC-32C, the bytes, their masked CRC-32C; little endian. The bytes are
-``tensorboard.Event`` messages in protobuf's wire format: wall_time=1 double, step=2 int64, file_version=3 string, summary=5; a summary has
-value=1 {tag=1, simple_value=2 float, tensor=8, metadata=9}. (tensorflow/core/util/event.proto, framework/summary.proto, lib/io/record_writer.cc.)
+An event file is a sequence of records: length (uint64), its masked CRC-32C, the bytes, their masked
+CRC-32C; little endian. The bytes are ``tensorboard.Event`` messages in protobuf's wire format:
+wall_time=1 double, step=2 int64, file_version=3 string, summary=5; a summary has value=1 {tag=1,
+simple_value=2 float, tensor=8, metadata=9}. (tensorflow/core/util/event.proto,
+framework/summary.proto, lib/io/record_writer.cc.)
 """
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ _STRING = 7  # DT_STRING
 
 
 class Board:
-    """Writes what the watch sees into ``folder``; without one it does nothing. A disk that refuses is logged once and never an error.
+    """Writes what the watch sees into ``folder``; without one it does nothing. A disk that refuses
+    is logged once and never an error.
 
     Args:
         folder: where event files lie, or None. May be set until the first value is written.
@@ -52,7 +56,13 @@ class Board:
         events = []
         if step - 1 > self._last_step:
             events.append(_event(_scalar("npu_overflow/loss_scale", before), step - 1))
-        events.append(_event(_scalar("npu_overflow/loss_scale", after) + _scalar("npu_overflow/overflowing_steps", float(self._overflows)), step))
+        events.append(
+            _event(
+                _scalar("npu_overflow/loss_scale", after)
+                + _scalar("npu_overflow/overflowing_steps", float(self._overflows)),
+                step,
+            )
+        )
         self._last_step = step
         self._write(events)
 
@@ -62,7 +72,8 @@ class Board:
             return
         text = io.StringIO()
         report.print(file=text, language=language)
-        body = "\n".join("    " + clean(line, 2000) for line in text.getvalue().splitlines())  # a block of code in Markdown
+        # a block of code in Markdown
+        body = "\n".join("    " + clean(line, 2000) for line in text.getvalue().splitlines())
         self._write([_event(_text("npu_overflow/report", body[:MOST_TEXT]), step)])
 
     def close(self) -> None:
@@ -81,7 +92,12 @@ class Board:
         try:
             if self._file is None:
                 os.makedirs(self.folder, exist_ok=True)
-                name = "events.out.tfevents.%010d.%s.%d.%d.npu_overflow" % (time.time(), socket.gethostname(), os.getpid(), time.time_ns() % 10**9)
+                name = "events.out.tfevents.%010d.%s.%d.%d.npu_overflow" % (
+                    time.time(),
+                    socket.gethostname(),
+                    os.getpid(),
+                    time.time_ns() % 10**9,
+                )
                 path = os.path.join(self.folder, name)
                 self._file = open(path, "xb")  # noqa: SIM115 - closed by close()
                 self._file.write(_record(_double(1, time.time()) + _bytes(3, b"brain.Event:2")))
@@ -95,7 +111,12 @@ class Board:
             self._cut(whole)
             language = messages.language_of_user()
             refused = CannotWrite.of(path, error)
-            message = messages.say("tensorboard.stopped", language, error=refused.message(language), hint=refused.hint(language))
+            message = messages.say(
+                "tensorboard.stopped",
+                language,
+                error=refused.message(language),
+                hint=refused.hint(language),
+            )
             logging.getLogger("npu_overflow").warning("%s", message)
 
     def _cut(self, whole: Optional[int]) -> None:
@@ -114,7 +135,8 @@ class Board:
 
 
 def folder_beside(callback: Any) -> Optional[str]:
-    """Folder of a TensorBoard callback in the same ``fit``, or None. Called from a hook: Keras' list of callbacks is a few frames above."""
+    """Folder of a TensorBoard callback in the same ``fit``, or None. Called from a hook: Keras'
+    list of callbacks is a few frames above."""
     frame: Optional[FrameType] = sys._getframe(1)
     for _ in range(8):
         if frame is None:
@@ -147,7 +169,9 @@ def _scalar(tag: str, value: float) -> bytes:
 
 def _text(tag: str, text: str) -> bytes:
     shape = _bytes(2, _bytes(2, _key(1, 0) + _varint(1)))
-    tensor = _key(1, 0) + _varint(_STRING) + shape + _bytes(8, text.encode("utf-8", "backslashreplace"))
+    tensor = (
+        _key(1, 0) + _varint(_STRING) + shape + _bytes(8, text.encode("utf-8", "backslashreplace"))
+    )
     metadata = _bytes(1, _bytes(1, b"text")) + _key(4, 0) + _varint(2)  # DATA_CLASS_TENSOR
     return _bytes(1, _bytes(1, tag.encode()) + _bytes(8, tensor) + _bytes(9, metadata))
 

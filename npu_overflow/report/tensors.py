@@ -1,4 +1,5 @@
-"""Inputs and outputs of an operator as lines: one table where it fits the width, blocks below each other where it does not."""
+"""Inputs and outputs of an operator as lines: one table where it fits the width, blocks below each
+other where it does not."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,7 +11,14 @@ from npu_overflow.report.flow import Line, cells, indent, join, pad, plain, wrap
 from npu_overflow.report.formatting import not_decoded, number, shape, value_at
 from npu_overflow.report.model import Operator, TensorSummary
 
-__all__ = ["MOST_ROWS", "has_overflow", "kept_tensors", "named_lines", "shown_inputs", "tensor_lines"]
+__all__ = [
+    "MOST_ROWS",
+    "has_overflow",
+    "kept_tensors",
+    "named_lines",
+    "shown_inputs",
+    "tensor_lines",
+]
 
 #: tensors of one side that are shown; those with overflow values come first
 MOST_ROWS = 8
@@ -20,24 +28,33 @@ Named = Tuple[str, TensorSummary]
 
 def has_overflow(tensor: TensorSummary) -> bool:
     """Whether the valid region of a tensor holds an overflow value, as far as its numbers tell."""
-    return tensor.first_overflow is not None or bool(tensor.nan or tensor.pos_inf or tensor.neg_inf or tensor.saturated)
+    return tensor.first_overflow is not None or bool(
+        tensor.nan or tensor.pos_inf or tensor.neg_inf or tensor.saturated
+    )
 
 
 def shown_inputs(operator: Operator) -> Sequence[TensorSummary]:
-    """The inputs as they are shown: the headroom of an overflowing Cast's input in its own, wider type misleads, as the narrower one is too small for it."""
+    """The inputs as they are shown: the headroom of an overflowing Cast's input in its own, wider
+    type misleads, as the narrower one is too small for it."""
     inputs, outputs = operator.inputs or (), operator.outputs or ()
     if operator.op_type != "Cast" or not any(map(has_overflow, outputs)):
         return inputs
     results = {tensor.dtype for tensor in outputs}
-    return [tensor if tensor.dtype in results else replace(tensor, headroom_log2=None) for tensor in inputs]
+    return [
+        tensor if tensor.dtype in results else replace(tensor, headroom_log2=None)
+        for tensor in inputs
+    ]
 
 
 def has_numbers(tensor: TensorSummary) -> bool:
-    """Whether anything is known of a tensor's values. A tensor that was cut while it was collected has numbers and a note."""
+    """Whether anything is known of a tensor's values. A tensor that was cut while it was collected
+    has numbers and a note."""
     return tensor.note is None or tensor.min is not None or tensor.first_overflow is not None
 
 
-def tensor_lines(inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummary], width: int, language: str) -> List[Line]:
+def tensor_lines(
+    inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummary], width: int, language: str
+) -> List[Line]:
     """Lines of at most ``width`` cells for all inputs and outputs, long lists cut with a count."""
     rows: List[Named] = []
     cut: List[Line] = []
@@ -47,14 +64,28 @@ def tensor_lines(inputs: Sequence[TensorSummary], outputs: Sequence[TensorSummar
         left = [tensor for tensor in tensors if not any(tensor is item for item in kept)]
         if left:
             bad = sum(has_overflow(tensor) for tensor in left)
-            cut.extend(wrap([("%ss: " % side + messages.say("report.more_tensors", language, count=len(left), bad=bad), "dim")], width))
+            cut.extend(
+                wrap(
+                    [
+                        (
+                            "%ss: " % side
+                            + messages.say(
+                                "report.more_tensors", language, count=len(left), bad=bad
+                            ),
+                            "dim",
+                        )
+                    ],
+                    width,
+                )
+            )
     if not rows:
         return [[(messages.say("report.tensors_none", language), "dim")]]
     return named_lines(rows, width, language) + cut
 
 
 def named_lines(rows: Sequence[Named], width: int, language: str) -> List[Line]:
-    """Lines of at most ``width`` cells for tensors with their names: a table where it fits, else blocks."""
+    """Lines of at most ``width`` cells for tensors with their names: a table where it fits, else
+    blocks."""
     for columns in (_COLUMNS, [column for column in _COLUMNS if column[0] != "headroom"]):
         table = _table(rows, columns, language)
         if all(cells(plain(line)) <= width for line in table):
@@ -73,7 +104,12 @@ def kept_tensors(tensors: Sequence[TensorSummary], most: int = MOST_ROWS) -> Lis
 def _shape_text(tensor: TensorSummary, language: str) -> str:
     if tensor.original_shape is None or tuple(tensor.original_shape) == tuple(tensor.shape):
         return shape(tensor.shape)
-    return messages.say("report.original", language, shape=shape(tensor.shape), original=shape(tensor.original_shape))
+    return messages.say(
+        "report.original",
+        language,
+        shape=shape(tensor.shape),
+        original=shape(tensor.original_shape),
+    )
 
 
 def _is_limit(tensor: TensorSummary, value: object) -> bool:
@@ -112,7 +148,9 @@ def _extreme(name: str) -> Callable[[TensorSummary, str], _Cell]:
 def _headroom(tensor: TensorSummary, language: str) -> _Cell:
     if tensor.headroom_log2 is None:
         return "-", "dim"
-    return messages.say("report.headroom", language, bits="%.1f" % abs(tensor.headroom_log2)), "warn" if tensor.headroom_log2 < 1 else "dim"
+    return messages.say(
+        "report.headroom", language, bits="%.1f" % abs(tensor.headroom_log2)
+    ), "warn" if tensor.headroom_log2 < 1 else "dim"
 
 
 #: columns that say what a tensor is; the later ones say what stands in it
@@ -132,15 +170,30 @@ _COLUMNS: Sequence[_Column] = (
     ("neg_inf", True, _count("neg_inf")),
     ("saturated", True, _count("saturated")),
     ("overflow_in_padding", True, _count("overflow_in_padding")),
-    ("first", False, lambda tensor, language: (value_at(tensor.first_overflow), "bad" if tensor.first_overflow else "dim")),
+    (
+        "first",
+        False,
+        lambda tensor, language: (
+            value_at(tensor.first_overflow),
+            "bad" if tensor.first_overflow else "dim",
+        ),
+    ),
 )
 
 
 def _table(rows: Sequence[Named], columns: Sequence[_Column], language: str) -> List[Line]:
-    """One line a tensor under a line of column names. A tensor without numbers has a note in their place."""
-    columns = [column for column in columns if column[0] != "overflow_in_padding" or any(tensor.overflow_in_padding for _, tensor in rows)]
+    """One line a tensor under a line of column names. A tensor without numbers has a note in their
+    place."""
+    columns = [
+        column
+        for column in columns
+        if column[0] != "overflow_in_padding"
+        or any(tensor.overflow_in_padding for _, tensor in rows)
+    ]
     names = ["tensor"] + [name for name, _, _ in columns]
-    grid: List[List[_Cell]] = [[(messages.say("report.column." + name, language), "dim") for name in names]]
+    grid: List[List[_Cell]] = [
+        [(messages.say("report.column." + name, language), "dim") for name in names]
+    ]
     for name, tensor in rows:
         head = (name, "bad" if has_overflow(tensor) else "head")
         note = not_decoded(tensor, language)
@@ -149,10 +202,17 @@ def _table(rows: Sequence[Named], columns: Sequence[_Column], language: str) -> 
             if note:
                 row[-1] = (row[-1][0] + "  " + note, row[-1][1])
         else:
-            row = [head] + [cell(tensor, language) for _, _, cell in columns[:_DESCRIBING]] + [(note, "warn")]
+            row = (
+                [head]
+                + [cell(tensor, language) for _, _, cell in columns[:_DESCRIBING]]
+                + [(note, "warn")]
+            )
         grid.append(row)
     whole = [row for row in grid if len(row) == len(names)]
-    widths = [max(cells(row[i][0]) for row in (grid if i <= _DESCRIBING else whole)) for i in range(len(names))]
+    widths = [
+        max(cells(row[i][0]) for row in (grid if i <= _DESCRIBING else whole))
+        for i in range(len(names))
+    ]
     right = [False] + [column[1] for column in columns]
     lines: List[Line] = []
     for row in grid:
@@ -174,7 +234,11 @@ def _blocks(rows: Sequence[Named], width: int, language: str) -> List[Line]:
     lines: List[Line] = []
     for name, tensor in rows:
         note, counted = not_decoded(tensor, language), has_numbers(tensor) and 0 not in tensor.shape
-        about: List[Line] = [[(clean(tensor.dtype), "")], [(clean(tensor.format), "")], [(_shape_text(tensor, language), "")]]
+        about: List[Line] = [
+            [(clean(tensor.dtype), "")],
+            [(clean(tensor.format), "")],
+            [(_shape_text(tensor, language), "")],
+        ]
         if 0 in tensor.shape:
             about.append([(messages.say("report.empty", language), "dim")])
         elif counted and not _any_count(tensor):
@@ -211,7 +275,11 @@ def _any_count(tensor: TensorSummary) -> bool:
 
 
 def _findings(tensor: TensorSummary, language: str) -> List[Line]:
-    items = [_labelled(name, _count(name)(tensor, language), language) for name in _COUNTS if name != "overflow_in_padding" or tensor.overflow_in_padding]
+    items = [
+        _labelled(name, _count(name)(tensor, language), language)
+        for name in _COUNTS
+        if name != "overflow_in_padding" or tensor.overflow_in_padding
+    ]
     if tensor.first_overflow is not None:
         items.append(_labelled("first", (value_at(tensor.first_overflow), "bad"), language))
     return items

@@ -1,4 +1,5 @@
-"""The report on a terminal: the culprit first, then what to do, then the rest, then the next command to type."""
+"""The report on a terminal: the culprit first, then what to do, then the rest, then the next
+command to type."""
 from __future__ import annotations
 
 from typing import IO, Dict, List, Optional, Sequence
@@ -50,11 +51,14 @@ def print_report(
     """Print ``report`` for people.
 
     Args:
-        file: standard output by default. Colour only where it is a terminal; names are wrapped there and stay whole elsewhere.
+        file: standard output by default. Colour only where it is a terminal; names are wrapped
+            there and stay whole elsewhere.
         language: "en" or "zh"; the user's by default.
         limit: operators shown, the culprit included; None shows all.
-        saved: path of the saved report, or the folder with the names of its files; printed near the end.
-        next_command: the command to type next; by default ``show`` on the culprit's dump, where there is one.
+        saved: path of the saved report, or the folder with the names of its files; printed near the
+            end.
+        next_command: the command to type next; by default ``show`` on the culprit's dump, where
+            there is one.
         width, colour: instead of those of the terminal.
     """
     screen = Screen(file, width, colour)
@@ -78,7 +82,9 @@ def print_report(
 
 
 def _headline(screen: Screen, headline: Headline) -> None:
-    style = {"finding": "title", "reason": "title", "unreadable": "warn"}.get(headline.state, "calm")
+    style = {"finding": "title", "reason": "title", "unreadable": "warn"}.get(
+        headline.state, "calm"
+    )
     screen.add((headline.title, style))
     if headline.state != "finding":
         for sentence in headline.sentences:
@@ -167,7 +173,11 @@ def _headroom(screen: Screen, found: Headroom, language: str) -> None:
 
 
 def _others(screen: Screen, report: Report, limit: Optional[int], language: str) -> None:
-    others = [(number, operator) for number, operator in enumerate(report.operators, 1) if number - 1 != report.first_index]
+    others = [
+        (number, operator)
+        for number, operator in enumerate(report.operators, 1)
+        if number - 1 != report.first_index
+    ]
     if not others:
         return
     shown = others if limit is None else others[: max(0, limit - (report.first is not None))]
@@ -177,12 +187,19 @@ def _others(screen: Screen, report: Report, limit: Optional[int], language: str)
         _short(screen, number, digits, operator, report, language)
     left = others[len(shown):]
     if left:
-        sentence = messages.say("report.more_operators", language, count=len(left), kinds=_kinds([operator for _, operator in left], language))
+        sentence = messages.say(
+            "report.more_operators",
+            language,
+            count=len(left),
+            kinds=_kinds([operator for _, operator in left], language),
+        )
         screen.add((sentence, "dim"), margin="  ")
         screen.add((messages.say("report.more_hint", language), "dim"), margin="  ")
 
 
-def _short(screen: Screen, number: int, digits: int, operator: Operator, report: Report, language: str) -> None:
+def _short(
+    screen: Screen, number: int, digits: int, operator: Operator, report: Report, language: str
+) -> None:
     """Two or three lines for one operator."""
     margin = "  %*d. " % (digits, number)
     inner = " " * len(margin)
@@ -199,11 +216,20 @@ def _short(screen: Screen, number: int, digits: int, operator: Operator, report:
         items.append([(text, _VERDICT_STYLES.get(operator.verdict, ""))])
     elif operator.dump_file is None:
         items.append([(messages.say("report.no_dump", language), "warn")])
-    items.append([("%s %s" % (formatting.core_text(operator), formatting.status(operator, language)[0]), "")])
-    items.extend([(text, "")] for text in formatting.place(operator, language, report.world_size or 1))
+    items.append(
+        [("%s %s" % (formatting.core_text(operator), formatting.status(operator, language)[0]), "")]
+    )
+    items.extend(
+        [(text, "")] for text in formatting.place(operator, language, report.world_size or 1)
+    )
     screen.add_items(items, inner)
     if operator.inherited_from:
-        screen.add((messages.say("report.inherited_from", language) + " ", "dim"), (clean(operator.inherited_from), "name"), margin=inner, name=True)
+        screen.add(
+            (messages.say("report.inherited_from", language) + " ", "dim"),
+            (clean(operator.inherited_from), "name"),
+            margin=inner,
+            name=True,
+        )
     found = worst(operator)
     if found:
         screen.add((found, "dim"), margin=inner)
@@ -227,7 +253,8 @@ MOST_SHARES, MOST_PLACES = 5, 8
 
 
 def _spread(screen: Screen, report: Report, language: str) -> None:
-    """Which operators were the first of a step, and how often: a persistent culprit stands out from a passer-by; and on which devices and ranks.
+    """Which operators were the first of a step, and how often: a persistent culprit stands out from
+    a passer-by; and on which devices and ranks.
 
     What is always the same one is said among the facts of the finding.
     """
@@ -240,8 +267,12 @@ def _spread(screen: Screen, report: Report, language: str) -> None:
     for share in leaders[:MOST_SHARES] if len(leaders) > 1 else []:
         kind, name = formatting.operator_title(share.operator, language)
         code = "report.seen" if share.operator.steps_seen > 1 else "report.seen.once"
-        seen = messages.say(code, language, seen=share.operator.steps_seen, first=share.operator.steps_first)
-        screen.add((kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True)
+        seen = messages.say(
+            code, language, seen=share.operator.steps_seen, first=share.operator.steps_first
+        )
+        screen.add(
+            (kind, "type"), ("  " if name else "", ""), (name, "name"), margin="  ", name=True
+        )
         screen.add((seen, ""), margin="    ")
     for code, places in (("device", found.devices), ("rank", found.ranks)):
         if len(places) > 1:

@@ -298,7 +298,9 @@ def find_in_model(model: Any) -> List[Any]:
     (a GAN has several). Beside those, one without loss scaling that ``compile`` made by itself
     says nothing."""
     compiled = _attribute(model, "optimizer")
-    chains = [list(_chain(item)) for item in (compiled, *_own(model).values()) if _is_optimizer(item)]
+    chains = [
+        list(_chain(item)) for item in (compiled, *_own(model).values()) if _is_optimizer(item)
+    ]
     inside = {id(part) for chain in chains for part in chain[1:]}
     outer = {id(chain[0]): chain for chain in chains if id(chain[0]) not in inside}
     scaling = {key: next(filter(_is_scaling, chain), None) for key, chain in outer.items()}

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npu_overflow.dump.names import Name, clean, dump_name, parse_name, record_name, sort_names, time_of_record
+from npu_overflow.dump.names import (
+    Name,
+    clean,
+    dump_name,
+    parse_name,
+    record_name,
+    sort_names,
+    time_of_record,
+)
 
 WORD = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_characters="_-:()"), min_size=1, max_size=40)
 NUMBER = st.integers(0, 2**63)

@@ -8,7 +8,13 @@ from typing import Any, Iterator, List, Tuple
 import pytest
 
 from npu_overflow.training import loss_scale
-from npu_overflow.training.loss_scale import Reading, find_in_model, find_optimizers, reader_for, watch_new_optimizers
+from npu_overflow.training.loss_scale import (
+    Reading,
+    find_in_model,
+    find_optimizers,
+    reader_for,
+    watch_new_optimizers,
+)
 
 pytestmark = pytest.mark.tensorflow
 

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npu_overflow import messages
-from npu_overflow.training.manifest import MAX_BYTES, Manifest, argv_of, environment_of, plain, read_manifest, read_manifests
+from npu_overflow.training.manifest import (
+    MAX_BYTES,
+    Manifest,
+    argv_of,
+    environment_of,
+    plain,
+    read_manifest,
+    read_manifests,
+)
 
 
 def sample(**changes: Any) -> Manifest:

@@ -1,8 +1,10 @@
-"""The Ascend collector: the device itself writes the operators of every step that overflows; this keeps the files that matter.
+"""The Ascend collector: the device itself writes the operators of every step that overflows; this
+keeps the files that matter.
 
-The dump has to be configured before the device opens, and can't be switched off again. So it runs from the first step on, files of sporadic
-overflows are deleted once they have left the window, and at the trigger the files of the last steps are there already. Where the device was
-opened without the dump, nothing can be collected in this process: ``start`` says what to do.
+The dump has to be configured before the device opens, and can't be switched off again. So it runs
+from the first step on, files of sporadic overflows are deleted once they have left the window, and
+at the trigger the files of the last steps are there already. Where the device was opened without
+the dump, nothing can be collected in this process: ``start`` says what to do.
 """
 from __future__ import annotations
 
@@ -60,10 +62,12 @@ class AscendCollector(Collector):
     """Keeps the dumps of frequent overflow, deletes those of sporadic overflow, holds ``max_disk``.
 
     Attributes:
-        kept_folders: data_index folders of the last collection, relative to the time folder; None before the first.
+        kept_folders: data_index folders of the last collection, relative to the time folder; None
+            before the first.
         kept_steps: their training steps, as far as they are known.
         train_steps: data_index -> training step, where a look covered one step only.
-        folder_steps: data_index folder, relative to the time folder -> training step, where another graph has taken the data_index: each counts its own.
+        folder_steps: data_index folder, relative to the time folder -> training step, where another
+            graph has taken the data_index: each counts its own.
     """
 
     name = "ascend"
@@ -96,7 +100,8 @@ class AscendCollector(Collector):
         """Configure the dump where the device is not open yet; else find out where it dumps to.
 
         Raises:
-            CannotCollect: npu_device is not loaded, its other dump is on, or the dump path can't be written.
+            CannotCollect: npu_device is not loaded, its other dump is on, or the dump path can't be
+                written.
         """
         npu_device = ascend_device.loaded_adapter()
         if npu_device is None:
@@ -119,20 +124,29 @@ class AscendCollector(Collector):
         training.dump_path = path
         device = ascend_device.open_device(npu_device)
         self._files = OwnFiles(path, training.device if device is None else device)
-        for unit in self._files.scan():  # of a training before this one in the same process: what it reported stays, the rest is the oldest of all
+        # of a training before this one in the same process: what it reported stays, the rest is the
+        # oldest of all
+        for unit in self._files.scan():
             unit.earlier, unit.kept, unit.step = True, (path, unit.parts) in _reported, (-1, -1)
             self._seen.add(unit.parts)
 
     @_locked
-    def step_done(self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]) -> None:
-        if self._training is not None and not self._asked_default and ascend_device.is_device_open():
+    def step_done(
+        self, first_step: int, steps: int, overflows: int, counted: int, pending: List[int]
+    ) -> None:
+        if (
+            self._training is not None
+            and not self._asked_default
+            and ascend_device.is_device_open()
+        ):
             self._asked_default = True
             if not ascend_device.is_default():
                 self._training.say("ascend.not_default")
         if self._files is None:
             return
         last = first_step + steps - 1
-        if self._looks and (self._looks[-1].first, self._looks[-1].last) == (first_step, last):  # another optimizer's view of the same steps
+        # another optimizer's view of the same steps
+        if self._looks and (self._looks[-1].first, self._looks[-1].last) == (first_step, last):
             self._looks[-1].overflows = max(self._looks[-1].overflows, overflows)
             self._pending |= set(pending)
             return
@@ -149,8 +163,9 @@ class AscendCollector(Collector):
 
     @_locked
     def overflow_signs(self, first_step: int, steps: int) -> List[int]:
-        """Steps whose overflow records have appeared on disk. Those that no look has covered yet are of the steps that end now. With no
-        ``steps`` the training has ended: operators whose record is still to come are waited for, not for long."""
+        """Steps whose overflow records have appeared on disk. Those that no look has covered yet
+        are of the steps that end now. With no ``steps`` the training has ended: operators whose
+        record is still to come are waited for, not for long."""
         if self._files is None:
             return []
         self._tidy()
@@ -163,12 +178,17 @@ class AscendCollector(Collector):
             self._files.refresh(unit)  # a record comes after its operator's dump
             if unit.records:
                 self._seen.add(unit.parts)
-                found.append(unit.step if unit.step is not None else (first_step, first_step + steps - 1))
+                found.append(
+                    unit.step if unit.step is not None else (first_step, first_step + steps - 1)
+                )
         once = {span for span in found if span[0] == span[1]}  # several graphs of one step
-        return sorted([last for _first, last in once] + [last for first, last in found if first != last])
+        return sorted(
+            [last for _first, last in once] + [last for first, last in found if first != last]
+        )
 
     def _await_records(self) -> None:
-        """Wait for the last records: until nothing has come for a moment and each operator has its own, not for long."""
+        """Wait for the last records: until nothing has come for a moment and each operator has its
+        own, not for long."""
         assert self._files is not None
         until, quiet = time.monotonic() + STILL_SECONDS, 0
         while quiet < 4 and time.monotonic() < until:
@@ -198,7 +218,8 @@ class AscendCollector(Collector):
     @property
     @_locked
     def collected(self) -> int:
-        """Overflowing steps with records, from the last ``keep`` counted ones before the trigger on."""
+        """Overflowing steps with records, from the last ``keep`` counted ones before the trigger
+        on."""
         if not self._collecting:
             return 0
         self._tidy()
@@ -210,7 +231,11 @@ class AscendCollector(Collector):
             return False
         with self._lock:
             self._tidy(closing=True)
-            steps = [unit.step[0] for unit in self._files.units.values() if not unit.kept and not unit.earlier and unit.step is not None]
+            steps = [
+                unit.step[0]
+                for unit in self._files.units.values()
+                if not unit.kept and not unit.earlier and unit.step is not None
+            ]
             if not steps and not self._pending:
                 return False
             self._from, self._until, self._collecting = min([*steps, *self._pending]), None, True
@@ -237,16 +262,28 @@ class AscendCollector(Collector):
             unit.kept = True
             _reported.add((self._files.dump_path, unit.parts))
         self.kept_folders = sorted({unit.folder for unit in chosen})
-        self.kept_steps = sorted({step for unit in chosen if unit.step is not None for step in range(unit.step[0], unit.step[1] + 1)})
+        self.kept_steps = sorted(
+            {
+                step
+                for unit in chosen
+                if unit.step is not None
+                for step in range(unit.step[0], unit.step[1] + 1)
+            }
+        )
         healthy = self._asked_for and not self._overflows()
         if not healthy and not any(unit.records for unit in chosen):
-            # the register is summed over all ranks: the step is skipped everywhere, and one rank has the dump
+            # the register is summed over all ranks: the step is skipped everywhere, and one rank
+            # has the dump
             self.reason = "other_rank" if self._training.world_size > 1 else "no_records"
 
     @property
     def tree(self) -> Optional[str]:
         run = None if self._files is None else self._files.run
-        return None if run is None or self._files is None else "%s/%s" % (self._files.dump_path.rstrip("/"), run)
+        return (
+            None
+            if run is None or self._files is None
+            else "%s/%s" % (self._files.dump_path.rstrip("/"), run)
+        )
 
     @property
     def needs_restart(self) -> bool:  # type: ignore[override]
@@ -263,10 +300,12 @@ class AscendCollector(Collector):
     # --- files and steps
 
     def _tidy(self, closing: bool = False) -> None:
-        """Find new files, give them their steps, delete what left the window without a trigger and what is over the budget.
+        """Find new files, give them their steps, delete what left the window without a trigger and
+        what is over the budget.
 
         Args:
-            closing: no further look will come: files written since the last one belong to the steps after it.
+            closing: no further look will come: files written since the last one belong to the steps
+                after it.
         """
         assert self._files is not None and self._training is not None
         device = ascend_device.open_device()
@@ -305,8 +344,14 @@ class AscendCollector(Collector):
     def _chosen(self) -> List[Unit]:
         """The units of the collection that runs: from the last ``keep`` counted steps on."""
         assert self._files is not None and self._from is not None
-        units = [unit for unit in self._files.units.values() if not unit.kept and unit.step is not None and unit.step[1] >= self._from]
-        units = [unit for unit in units if self._until is None or (unit.step or (0, 0))[0] <= self._until]
+        units = [
+            unit
+            for unit in self._files.units.values()
+            if not unit.kept and unit.step is not None and unit.step[1] >= self._from
+        ]
+        units = [
+            unit for unit in units if self._until is None or (unit.step or (0, 0))[0] <= self._until
+        ]
         for unit in units:
             self._files.refresh(unit)
         return sorted(units, key=lambda unit: unit.stamp)
@@ -326,7 +371,9 @@ class AscendCollector(Collector):
     def _hold_budget(self) -> None:
         """Delete the oldest files over ``max_disk``, never those of a collection."""
         assert self._files is not None and self._training is not None
-        over = sum(unit.bytes for unit in self._files.units.values()) - self._training.options.max_disk
+        over = (
+            sum(unit.bytes for unit in self._files.units.values()) - self._training.options.max_disk
+        )
         for unit in sorted(self._files.units.values(), key=lambda unit: unit.stamp):
             if over <= 0:
                 break
@@ -336,10 +383,16 @@ class AscendCollector(Collector):
                 self._files.delete(unit)
 
     def _is_collected(self, unit: Unit) -> bool:
-        return self._collecting and self._from is not None and unit.step is not None and unit.step[1] >= self._from
+        return (
+            self._collecting
+            and self._from is not None
+            and unit.step is not None
+            and unit.step[1] >= self._from
+        )
 
     def _wait(self) -> List[Unit]:
-        """Wait until the files of the collection are there and whole; not for long, and not for what has stopped growing."""
+        """Wait until the files of the collection are there and whole; not for long, and not for
+        what has stopped growing."""
         assert self._files is not None
         end, still_since, seen = time.monotonic() + WAIT_SECONDS, time.monotonic(), (-1, -1)
         while True:
@@ -361,7 +414,8 @@ class AscendCollector(Collector):
             time.sleep(_POLL_SECONDS)
 
     def _expected(self) -> int:
-        """Steps of the collection that must have a dump. With several ranks any other can be the one that overflowed."""
+        """Steps of the collection that must have a dump. With several ranks any other can be the
+        one that overflowed."""
         assert self._training is not None
         return 0 if self._training.world_size > 1 else self._overflows()
 

@@ -1,6 +1,8 @@
-"""Configures the dump of an Ascend NPU, before its device opens: afterwards the options change nothing.
+"""Configures the dump of an Ascend NPU, before its device opens: afterwards the options change
+nothing.
 
-``npu_device`` is always handed in or taken from the loaded modules; it is never imported to look, because importing it loads its libraries.
+``npu_device`` is always handed in or taken from the loaded modules; it is never imported to look,
+because importing it loads its libraries.
 """
 from __future__ import annotations
 
@@ -40,28 +42,40 @@ DEFAULT_GRAPH_PATH = "precision_data/npu/debug_0/graph"
 ACTIONS = ("overflow", "dump", "fusion_off", "fusion_switch")
 _BY_ENVIRONMENT = {"overflow": "PRECISION_TOOL_OVERFLOW", "dump": "PRECISION_TOOL_DUMP"}
 _FUSION_FILES = {
-    "fusion_off": ("precision_data/fusion_off.cfg", '{"Switch":{"GraphFusion":{"ALL":"off"},"UBFusion":{"ALL":"off"}}}'),
-    "fusion_switch": ("precision_data/fusion_switch.cfg", '{"Switch":{"GraphFusion":{},"UBFusion":{}}}'),
+    "fusion_off": (
+        "precision_data/fusion_off.cfg",
+        '{"Switch":{"GraphFusion":{"ALL":"off"},"UBFusion":{"ALL":"off"}}}',
+    ),
+    "fusion_switch": (
+        "precision_data/fusion_switch.cfg",
+        '{"Switch":{"GraphFusion":{},"UBFusion":{}}}',
+    ),
 }
 #: less free room than this gets a warning: dumps of one step can have gigabytes
 ROOM = 2 * 10**9
 
 Remark = Tuple[str, Dict[str, Any]]
 
-#: adapter -> dump path of the overflow dump that was configured before its device opened: a device can't be asked for its options
+#: adapter -> dump path of the overflow dump that was configured before its device opened: a device
+#: can't be asked for its options
 _before_open: MutableMapping[Any, str] = weakref.WeakKeyDictionary()
 
 
-def npu_device_dump_config(npu_device: Any, action: Optional[str] = "overflow", dump_path: Optional[str] = None) -> Any:
-    """Configure dumps of an NPU; call it before ``npu_device.open()``. As the vendor's helper of this name.
+def npu_device_dump_config(
+    npu_device: Any, action: Optional[str] = "overflow", dump_path: Optional[str] = None
+) -> Any:
+    """Configure dumps of an NPU; call it before ``npu_device.open()``. As the vendor's helper of
+    this name.
 
     Args:
         npu_device: the module ``npu_device``.
-        action: words joined with ``|``: "overflow" (operators of steps that overflow), "dump" (all operators of step 0), "fusion_off"
-            (operator fusion off), "fusion_switch" (by an editable file). None: by the environment, "overflow" where
-            PRECISION_TOOL_OVERFLOW, "dump" where PRECISION_TOOL_DUMP is "True".
-        dump_path: folder of the dump, created where it is missing. Default: precision_data/overflow/dump (with several ranks
-            /rank_{id} below it), of "dump" precision_data/npu/debug_0/dump, in the working folder.
+        action: words joined with ``|``: "overflow" (operators of steps that overflow), "dump" (all
+            operators of step 0), "fusion_off" (operator fusion off), "fusion_switch" (by an
+            editable file). None: by the environment, "overflow" where PRECISION_TOOL_OVERFLOW,
+            "dump" where PRECISION_TOOL_DUMP is "True".
+        dump_path: folder of the dump, created where it is missing. Default:
+            precision_data/overflow/dump (with several ranks /rank_{id} below it), of "dump"
+            precision_data/npu/debug_0/dump, in the working folder.
 
     Returns:
         ``npu_device``.
@@ -84,7 +98,11 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = "overflow", 
             _configure_fusion(npu_device, word)
         else:
             path = _path_of(word, dump_path)
-            remarks = configure_overflow(npu_device, path) if word == "overflow" else _configure_plain(npu_device, path)
+            remarks = (
+                configure_overflow(npu_device, path)
+                if word == "overflow"
+                else _configure_plain(npu_device, path)
+            )
             _dump_graphs()
             for code, values in remarks:
                 _warn(CannotCollect(code, **values))
@@ -98,7 +116,8 @@ def configure_overflow(npu_device: Any, dump_path: str) -> List[Remark]:
         (code, values) of warnings for the user.
 
     Raises:
-        CannotCollect: the device is open, the adapter has no overflow dump, or its other dump is on, which excludes this one.
+        CannotCollect: the device is open, the adapter has no overflow dump, or its other dump is
+            on, which excludes this one.
         PathError: the dump path can't be made or written to.
     """
     path = os.path.abspath(dump_path)
@@ -118,11 +137,15 @@ def configure_overflow(npu_device: Any, dump_path: str) -> List[Remark]:
     return remarks
 
 
-def configure_at_open(npu_device: Any, dump_path: str, say: Callable[..., None]) -> Callable[[], None]:
-    """Configure the overflow dump at the moment the device opens, in a script that can't be changed: ``open`` is replaced by a wrapper.
+def configure_at_open(
+    npu_device: Any, dump_path: str, say: Callable[..., None]
+) -> Callable[[], None]:
+    """Configure the overflow dump at the moment the device opens, in a script that can't be
+    changed: ``open`` is replaced by a wrapper.
 
     Args:
-        say: ``say(code, **values)`` for warnings. An error never keeps the device from opening: it is said as well.
+        say: ``say(code, **values)`` for warnings. An error never keeps the device from opening: it
+            is said as well.
 
     Returns:
         a function that puts ``open`` back, unless somebody else has replaced it since.
@@ -144,10 +167,15 @@ def configure_at_open(npu_device: Any, dump_path: str, say: Callable[..., None])
     return _replace_open(npu_device, wrap)
 
 
-def _replace_open(npu_device: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Replace ``open`` in the package and in the module that defines it; returns what puts it back unless somebody else has replaced it since."""
+def _replace_open(
+    npu_device: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Callable[[], None]:
+    """Replace ``open`` in the package and in the module that defines it; returns what puts it back
+    unless somebody else has replaced it since."""
     modules: List[Any] = [npu_device, getattr(npu_device, "npu_device", None)]
-    places = [(module, module.open) for module in modules if callable(getattr(module, "open", None))]
+    places = [
+        (module, module.open) for module in modules if callable(getattr(module, "open", None))
+    ]
     wrappers = [(module, original, wrap(original)) for module, original in places]
     for module, _original, wrapper in wrappers:
         module.open = wrapper
@@ -161,7 +189,8 @@ def _replace_open(npu_device: Any, wrap: Callable[[Callable[..., Any]], Callable
 
 
 def after_default(npu_device: Any, done: Callable[[], None]) -> Callable[[], None]:
-    """Call ``done()`` each time a device has become the default: ``as_default`` assigns what it patches, so a wrapper put there before is lost.
+    """Call ``done()`` each time a device has become the default: ``as_default`` assigns what it
+    patches, so a wrapper put there before is lost.
 
     Returns:
         a function that undoes it, unless somebody else has replaced the same since.
@@ -216,9 +245,11 @@ def loaded_adapter() -> Any:
 
 
 def is_device_open(npu_device: Any = None) -> bool:
-    """Whether a device was opened in this process. A closed one counts: opening it again gives the stale handle and reads no options."""
+    """Whether a device was opened in this process. A closed one counts: opening it again gives the
+    stale handle and reads no options."""
     inner = getattr(npu_device if npu_device is not None else loaded_adapter(), "npu_device", None)
-    if inner is not None and not hasattr(inner, "_npu_device_instances"):  # an adapter that keeps them elsewhere: ask for the default
+    # an adapter that keeps them elsewhere: ask for the default
+    if inner is not None and not hasattr(inner, "_npu_device_instances"):
         asks = getattr(inner, "global_npu_ctx", None)
         return callable(asks) and asks() is not None
     return bool(_instances(npu_device))
@@ -240,7 +271,8 @@ def open_device(npu_device: Any = None) -> Optional[int]:
 
 
 def ranks_now() -> Ranks:
-    """This process among its job: as the launcher tells it, and where only the device knows the rank, as the open one tells it."""
+    """This process among its job: as the launcher tells it, and where only the device knows the
+    rank, as the open one tells it."""
     place = ranks_of()
     if numbered_by_device():
         for handle in _instances(None).values():
@@ -254,7 +286,8 @@ def ranks_now() -> Ranks:
 def configured_dump_path(npu_device: Any = None) -> Optional[str]:
     """Absolute dump path of the overflow dump, or None where it is not configured.
 
-    What this module set before the device opened is known. Options that a script set by itself are believed: whether that was before or
+    What this module set before the device opened is known. Options that a script set by itself are
+        believed: whether that was before or
     after the device opened can't be told.
     """
     npu_device = npu_device if npu_device is not None else loaded_adapter()
@@ -292,7 +325,9 @@ def _words(action: Any) -> List[str]:
 def _path_of(word: str, dump_path: Optional[str]) -> str:
     if dump_path is not None:
         return os.path.abspath(dump_path)
-    return os.path.abspath(rank_folder(DEFAULT_DUMP_PATH if word == "overflow" else DEFAULT_PLAIN_PATH, ranks_of()))
+    return os.path.abspath(
+        rank_folder(DEFAULT_DUMP_PATH if word == "overflow" else DEFAULT_PLAIN_PATH, ranks_of())
+    )
 
 
 def _dump_options(options: Any, wanted: str, other: str, missing: CannotCollect) -> Any:
@@ -338,18 +373,25 @@ def _dump_graphs() -> None:
     """Graph dumps, as the vendor's helper has them; what the user set stays."""
     path = os.path.abspath(rank_folder(DEFAULT_GRAPH_PATH, ranks_of()))
     _make_folder(path)
-    for name, value in (("DUMP_GE_GRAPH", "2"), ("DUMP_GRAPH_LEVEL", "3"), ("DUMP_GRAPH_PATH", path), ("NPU_DUMP_GRAPH", "true")):
+    for name, value in (
+        ("DUMP_GE_GRAPH", "2"),
+        ("DUMP_GRAPH_LEVEL", "3"),
+        ("DUMP_GRAPH_PATH", path),
+        ("NPU_DUMP_GRAPH", "true"),
+    ):
         os.environ.setdefault(name, value)
 
 
 def _options(npu_device: Any) -> Any:
-    """The options of the process, or None: the first adapters took theirs as an argument of ``open``."""
+    """The options of the process, or None: the first adapters took theirs as an argument of
+    ``open``."""
     asks = getattr(npu_device, "global_options", None)
     return asks() if callable(asks) else None
 
 
 def _set_debug_level(options: Any) -> None:
-    """Old adapters need it. Newer ones have op_debug_config instead: there it would be a warning at every ``open`` that can't be unset."""
+    """Old adapters need it. Newer ones have op_debug_config instead: there it would be a warning at
+    every ``open`` that can't be unset."""
     if hasattr(options, "op_debug_level") and not hasattr(options, "op_debug_config"):
         options.op_debug_level = 4
 
@@ -374,7 +416,8 @@ def _is_on(options: Any, name: str) -> bool:
 
 
 def _prepare_folder(path: str) -> List[Remark]:
-    """Make the folder and see that it can be written to and has room; the device itself would find out at the first graph only."""
+    """Make the folder and see that it can be written to and has room; the device itself would find
+    out at the first graph only."""
     _make_folder(path)
     try:
         with tempfile.TemporaryFile(dir=path) as probe:
@@ -385,7 +428,11 @@ def _prepare_folder(path: str) -> List[Remark]:
         raise PathError("dump_config.unwritable", path=path, reason=reason_of(error)) from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise PathError("dump_config.unwritable", path=path, reason=os.strerror(13))
-    return [("dump_config.little_room", {"path": path, "free": "%.1f" % (free / 1e9)})] if free < ROOM else []
+    return (
+        [("dump_config.little_room", {"path": path, "free": "%.1f" % (free / 1e9)})]
+        if free < ROOM
+        else []
+    )
 
 
 def _make_folder(path: str) -> None:

@@ -1,7 +1,9 @@
-"""The dump files of this process on disk: found by their steps, measured, and deleted without ever touching anything else.
+"""The dump files of this process on disk: found by their steps, measured, and deleted without ever
+touching anything else.
 
-A device writes ``{dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/``. A *unit* is what belongs together: one data_index folder,
-or a single file where the levels are missing (operators run one by one).
+A device writes ``{dump_path}/{time}/{device_id}/{model_name}/{model_id}/{data_index}/``. A *unit*
+is what belongs together: one data_index folder, or a single file where the levels are missing
+(operators run one by one).
 """
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ __all__ = ["OwnFiles", "Unit", "process_started"]
 
 _MAPPING = "mapping.csv"
 _MOST_DEPTH = 8
-_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY = (
+    os.O_RDONLY
+    | getattr(os, "O_DIRECTORY", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+)
 
 
 @dataclass
@@ -30,11 +37,13 @@ class Unit:
     """Dump files of one step of one graph.
 
     Args:
-        parts: names of the folders below the dump path, and of the file where the unit is a single one.
+        parts: names of the folders below the dump path, and of the file where the unit is a single
+            one.
         single: whether it is a single file.
         stamp: earliest time among its files, microseconds since the epoch.
         names: file name -> bytes.
-        step: (first, last) training step of the look it belongs to, None until a look has covered it.
+        step: (first, last) training step of the look it belongs to, None until a look has covered
+            it.
         kept: never deleted again.
         settled: it did not grow between two looks.
         earlier: of a training before this one in the same process.
@@ -72,7 +81,8 @@ class OwnFiles:
     """Dump files that one device of one process writes below ``dump_path``.
 
     Args:
-        dump_path: absolute path as configured; links in it are the user's own and are followed, links below it never.
+        dump_path: absolute path as configured; links in it are the user's own and are followed,
+            links below it never.
         device: its id, the name of a folder.
     """
 
@@ -89,8 +99,9 @@ class OwnFiles:
     def run(self) -> Optional[str]:
         """Name of the time folder of this process, once the device has made it.
 
-        A folder is named by the time when its process started. One that bears an earlier time is another's; where the clock of the names can't be
-        compared (another time zone), only one that was not there at first is ours.
+        A folder is named by the time when its process started. One that bears an earlier time is
+        another's; where the clock of the names can't be compared (another time zone), only one that
+        was not there at first is ours.
         """
         if self._run is None:
             mine = [name for name in self._time_folders() if self._is_mine(name)]
@@ -103,7 +114,8 @@ class OwnFiles:
         return self._run
 
     def scan(self) -> List[Unit]:
-        """Look for files; the units that were not known before. Listing stops at units that are known: ``refresh`` looks into those."""
+        """Look for files; the units that were not known before. Listing stops at units that are
+        known: ``refresh`` looks into those."""
         if self.run is None:
             return []
         found = [unit for unit in self._walk((self.run, str(self.device))) if unit.stamp]
@@ -124,7 +136,8 @@ class OwnFiles:
         unit.settled = bool(before) and before == unit.names
 
     def is_whole(self, unit: Unit) -> bool:
-        """Whether every file of a unit is complete, and a record has its operator's dump beside it."""
+        """Whether every file of a unit is complete, and a record has its operator's dump beside it.
+        """
         self.refresh(unit)
         kinds = [_kind(name) for name in unit.names]
         if not unit.single and "record" in kinds and "dump" not in kinds:
@@ -133,10 +146,12 @@ class OwnFiles:
         return all(_whole(os.path.join(folder, name)) for name in unit.names)
 
     def delete(self, unit: Unit) -> None:
-        """Delete the dump files of a unit, and its folder where nothing else is in it; nothing where the run is not certain to be ours.
+        """Delete the dump files of a unit, and its folder where nothing else is in it; nothing
+        where the run is not certain to be ours.
 
-        Every folder on the way is opened relative to the one above and never through a link, so that only what lies below the dump path can be
-        reached; only regular files with the names of dumps go.
+        Every folder on the way is opened relative to the one above and never through a link, so
+        that only what lies below the dump path can be reached; only regular files with the names of
+        dumps go.
         """
         if not self.certain:
             unit.kept = True
@@ -156,13 +171,19 @@ class OwnFiles:
     def _time_folders(self) -> List[str]:
         try:
             with os.scandir(self.dump_path) as entries:
-                return [entry.name for entry in entries if is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+                return [
+                    entry.name
+                    for entry in entries
+                    if is_time_folder(entry.name) and entry.is_dir(follow_symlinks=False)
+                ]
         except OSError:
             return []
 
     def _is_mine(self, name: str) -> bool:
         try:
-            return stat.S_ISDIR(os.lstat(os.path.join(self.dump_path, name, str(self.device))).st_mode)
+            return stat.S_ISDIR(
+                os.lstat(os.path.join(self.dump_path, name, str(self.device))).st_mode
+            )
         except OSError:
             return False
 
@@ -181,13 +202,19 @@ class OwnFiles:
                 continue
             try:
                 with os.scandir(os.path.join(self.dump_path, *folder)) as entries:
-                    listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries if not entry.name.startswith(".")]
+                    listed = [
+                        (entry.name, entry.is_dir(follow_symlinks=False))
+                        for entry in entries
+                        if not entry.name.startswith(".")
+                    ]
             except OSError:
                 continue
             for name, is_folder in listed:
                 if is_folder and len(folder) < _MOST_DEPTH:
                     waiting.append((*folder, name))
-                elif not is_folder and (*folder, name) not in self.units and _kind(name) is not None:
+                elif (
+                    not is_folder and (*folder, name) not in self.units and _kind(name) is not None
+                ):
                     unit = Unit((*folder, name), single=True)
                     self.refresh(unit)
                     unit.stamp = self._stamp(unit)
@@ -224,7 +251,8 @@ class OwnFiles:
 
 
 def process_started() -> float:
-    """When this process started, seconds since the epoch; where the system does not tell, when this is asked first."""
+    """When this process started, seconds since the epoch; where the system does not tell, when this
+    is asked first."""
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -244,13 +272,18 @@ def _kind(name: str) -> Optional[str]:
 
 
 def _deletable(handle: int, names: List[str]) -> List[str]:
-    """Regular files that a device writes: dumps, records, statistics; hashed names only beside the mapping that explains them."""
+    """Regular files that a device writes: dumps, records, statistics; hashed names only beside the
+    mapping that explains them."""
     mapped = _MAPPING in names
     chosen = []
     for name in names:
-        by_name = _kind(name) is not None or (mapped and (name == _MAPPING or (name.isdigit() and name.isascii() and len(name) <= 20)))
+        by_name = _kind(name) is not None or (
+            mapped and (name == _MAPPING or (name.isdigit() and name.isascii() and len(name) <= 20))
+        )
         with contextlib.suppress(OSError):
-            if by_name and stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode):
+            if by_name and stat.S_ISREG(
+                os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+            ):
                 chosen.append(name)
     return chosen
 

@@ -11,7 +11,13 @@ import sys
 from typing import Any
 
 from npu_device import _device, npu_device
-from npu_device.npu_device import VERSION, global_options, npu_compat_function, open, set_npu_loop_size
+from npu_device.npu_device import (
+    VERSION,
+    global_options,
+    npu_compat_function,
+    open,
+    set_npu_loop_size,
+)
 from npu_device.scope import keep_dtype_scope
 
 __all__ = ["_device", "global_options", "keep_dtype_scope", "npu_compat_function", "npu_device", "open", "set_npu_loop_size", "testing"]
