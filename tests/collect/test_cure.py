@@ -1,7 +1,8 @@
 """What is tried on a record: which changes, in which order, and that nothing of the training moves."""
 from __future__ import annotations
 
-from typing import Any, List
+import re
+from typing import Any, List, Optional
 
 import numpy as np
 import pytest
@@ -160,3 +161,51 @@ def test_a_gradient_that_float16_variables_need_is_nobodys_to_widen(keras: Any) 
 
     trials = float32_trials(keras, Table(name="emb"), keras.layers.Flatten(name="flat"))
     assert trials and not any(trial.finite for trial in trials)
+
+
+class TakesNoType:
+    """A layer of the user's whose constructor takes no dtype."""
+
+    name, compute_dtype = "own", "float16"
+
+    def __init__(self) -> None:
+        pass
+
+
+class TakesAny(TakesNoType):
+    def __init__(self, **kwargs: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("layers", "back"),
+    [
+        ({"own": [TakesNoType()]}, "self.compute_dtype"),
+        ({}, "tf.float16"),
+        ({"own": [TakesAny()]}, None),
+    ],
+)
+def test_what_takes_no_type_is_cast_around_its_line(layers: Any, back: Optional[str]) -> None:
+    import tensorflow as tf
+
+    weight, hundred = weight_of(300.0), tf.constant(100.0, tf.float16)
+
+    @tf.function
+    def step() -> None:
+        half = tf.cast(weight, tf.float16)
+        with tf.name_scope("own"):
+            small = tf.square(half) / hundred
+        weight.assign_add(tf.cast(small, tf.float32))
+
+    taken = recorded(step, scale=None)
+    taken.trainable = frozenset(taken.record.variables)
+    (trial,) = [trial for trial in tried(taken, **layers) if trial.finite]
+    if back is None:
+        assert trial.code == ('TakesAny(..., dtype="float32", name="own")',)
+        return
+    around, *casts = trial.code[:3]
+    assert re.match(r"# around .*test_cure.py:\d+: small = tf.square\(half\) / hundred", around)
+    assert casts == [
+        "x = tf.cast(x, tf.float32)  # what it takes",
+        "y = tf.cast(y, %s)  # what it gives" % back,
+    ]

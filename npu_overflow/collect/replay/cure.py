@@ -4,6 +4,7 @@ A change that leaves the step without any consequence is a cure. Nothing of the 
 """
 from __future__ import annotations
 
+import inspect
 import math
 from dataclasses import dataclass, replace
 from functools import partial
@@ -150,12 +151,16 @@ class _Place:
         alone: whether the layer's own name tells it from all others, wherever it is called.
         scope: the operator's name, outside of layers.
         own: whether it is the user's to change: a layer, or an expression in the user's code.
+        line: of the user's code that made the operator, with its place.
+        dtype: that the operator makes.
     """
 
     layers: Tuple[str, ...] = ()
     alone: bool = False
     scope: str = ""
     own: bool = True
+    line: str = ""
+    dtype: str = ""
 
     @property
     def shown(self) -> str:
@@ -176,13 +181,15 @@ def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
         return None
     forward = names.source(origin.op)[1]
     name = forward or names.name(origin.op)
-    layers = names.layers_in(name)
+    layers, facts = names.layers_in(name), names.of(origin.op)
+    called = facts.get("location_kind") == "call"
+    line = "%s: %s" % (facts["location"], facts["source_line"] or "…") if called else ""
+    made = origin.op.node.made
+    dtype = str(made[0].name) if made else ""
     if layers:
-        return _Place(layers, len(names.layers_named(layers[-1])) == 1)
-    facts = names.of(origin.op)
-    expression = forward is not None or facts["phase"] == "forward"
-    own = expression and facts.get("location_kind") == "call"
-    return _Place(scope=names.without_gradient(name), own=own)
+        return _Place(layers, len(names.layers_named(layers[-1])) == 1, line=line, dtype=dtype)
+    own = called and (forward is not None or facts["phase"] == "forward")
+    return _Place(scope=names.without_gradient(name), own=own, line=line, dtype=dtype)
 
 
 def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List[TrialInfo]:
@@ -196,7 +203,7 @@ def _float32(step: Step, found: Findings, culprit: Origin, names: Names) -> List
     most = 1 if found.cured_by_scale else MAX_LAYERS  # where the scale does it, not a chain
     while origin is not None and len(places) < most:
         place = _place_of(origin, names)
-        if place is None or place in places:
+        if place is None or any(place.shown == known.shown for known in places):
             break
         places.append(place)
         run = _run(step, _widening(places, names), names)
@@ -237,13 +244,35 @@ def _cure(places: Sequence[_Place], names: Names) -> TrialInfo:
 
 
 def _code_of(place: _Place, names: Names) -> List[str]:
-    """How a layer is put into float32: by its constructor."""
+    """How a layer is put into float32: by its constructor; what has none, or one that takes no
+    type, by casts around the line."""
     if not place.layers:
-        return []
+        return _casts(place, "tf." + place.dtype)
     layers = names.layers_named(place.layers[-1])
     if len({type(layer) for layer in layers}) != 1:
         return ['Layer(..., dtype="float32", name="%s")' % place.layers[-1]]
+    if not _takes_dtype(type(layers[0])):
+        return _casts(place, "self.compute_dtype")
     return _constructors(layers[0])[:MAX_LINES]
+
+
+def _takes_dtype(kind: type) -> bool:
+    """Whether a layer's constructor takes the type to compute in."""
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(item.name == "dtype" or item.kind is item.VAR_KEYWORD for item in parameters)
+
+
+def _casts(place: _Place, back: str) -> List[str]:
+    if not place.line or not place.dtype:
+        return []
+    return [
+        "# around " + (place.line if len(place.line) <= 64 else place.line[:63] + "…"),
+        "x = tf.cast(x, tf.float32)  # what it takes",
+        "y = tf.cast(y, %s)  # what it gives" % back,
+    ]
 
 
 def _constructors(layer: Any) -> List[str]:
