@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from npu_overflow import launcher
 from npu_overflow.cli import main
 from npu_overflow.report.model import Operator, Report
 from npu_overflow.training import delivery
@@ -13,28 +14,22 @@ from npu_overflow.training import delivery
 FOUND = Report("dump", "0", operators=(Operator("Mul", "net/Mul"),), first_index=0)
 HARMLESS = Report("dump", "0", operators=(Operator("Mul", "net/Mul"),), reason="absorbed")
 
-SCRIPT = """
-import sys
-from npu_overflow.training import delivery
-from npu_overflow.report.model import Report
-for text in {reports!r}:
-    for listener in delivery.listeners:
-        listener(Report.from_json(text))
-{ending}
-"""
 
+def status(monkeypatch: Any, reports: Any, ending: Any = 0, *options: str) -> int:
+    """Of ``run``, whose script has these reports and ends with a status, or raises SystemExit."""
 
-@pytest.fixture(autouse=True)
-def no_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    def launch(passed: Any, options: Any, own: Any) -> int:
+        for report in reports:
+            for listener in delivery.listeners:
+                listener(report)
+        if isinstance(ending, int):
+            return ending
+        raise ending
+
     monkeypatch.setattr(delivery, "listeners", [])
-
-
-def status(folder: Path, reports: Any, ending: str = "", *options: str) -> int:
-    script = folder / "train.py"
-    texts = [report.to_json() for report in reports]
-    script.write_text(SCRIPT.format(reports=texts, ending=ending))
+    monkeypatch.setattr(launcher, "launch", launch)
     try:
-        return main(["run", *options, str(script)])
+        return main(["run", *options, "train.py"])
     except SystemExit as stop:
         return int(stop.code or 0)
 
@@ -42,27 +37,27 @@ def status(folder: Path, reports: Any, ending: str = "", *options: str) -> int:
 @pytest.mark.parametrize(
     ("reports", "ending", "expected"),
     [
-        ([FOUND], "", 3),
-        ([FOUND], "sys.exit()", 3),
-        ([FOUND], "sys.exit(7)", 7),
-        ([FOUND], "1 / 0", 1),
-        ([], "", 0),
-        ([HARMLESS], "", 0),
+        ([FOUND], 0, 3),
+        ([FOUND], SystemExit(), 3),
+        ([FOUND], SystemExit(0), 3),
+        ([FOUND], SystemExit(7), 7),
+        ([FOUND], 1, 1),  # the script raised
+        ([], 0, 0),
+        ([HARMLESS], 0, 0),
     ],
 )
-def test_run(reports: Any, ending: str, expected: int, tmp_path: Path) -> None:
-    assert status(tmp_path, reports, ending, "--exit-code") == expected
+def test_run(reports: Any, ending: Any, expected: int, monkeypatch: Any) -> None:
+    assert status(monkeypatch, reports, ending, "--exit-code") == expected
     if expected == 3:
-        delivery.listeners.clear()
-        assert status(tmp_path, reports, ending) == 0
+        assert status(monkeypatch, reports, ending) == 0
 
 
-def test_a_dump_of_before_does_not_count(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_report_of_before_does_not_count(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     old = tmp_path / "precision_data" / "overflow" / "dump" / "20240517093010"
     old.mkdir(parents=True)
     (old / "report.json").write_text(FOUND.to_json())
-    assert status(tmp_path, [], "", "--exit-code") == 0
+    assert status(monkeypatch, [], 0, "--exit-code") == 0
 
 
 def test_merge(tmp_path: Path, capsys: Any) -> None:

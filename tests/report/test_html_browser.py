@@ -162,7 +162,7 @@ def test_everything_can_be_reached_by_keyboard(browser: Any, pages: Dict[str, Pa
 
 
 EMPTY = {
-    "nothing": ({"records": 0}, "This dump holds no overflow record"),
+    "nothing": ({"records": 0}, "No dump lies here"),
     "reason": ({"records": 0, "reason": "not_reproduced", "mode": "inf_nan"}, "No operator is named"),
     "no_curve": ({"loss_scale": None}, "FusedMulAdd"),
     "no_drops": ({"loss_scale": LossScale()}, "FusedMulAdd"),
