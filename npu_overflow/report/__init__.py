@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import IO, Any, Optional
 
-__all__ = ["print_report", "write_html"]
+__all__ = ["notebook_html", "print_report", "write_html"]
 
 
 def print_report(
@@ -24,3 +24,10 @@ def write_html(report: Any, path: str, language: Optional[str] = None) -> str:
     from npu_overflow.report import html
 
     return html.write_html(report, path, language)
+
+
+def notebook_html(report: Any) -> str:
+    """See ``Report._repr_html_``."""
+    from npu_overflow.report import html
+
+    return html.notebook(report)

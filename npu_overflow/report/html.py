@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
+import io
 import os
 import pkgutil
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
@@ -22,7 +24,7 @@ from npu_overflow.report.model import Report
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["MOST_BYTES", "render", "write_html"]
+__all__ = ["MOST_BYTES", "notebook", "render", "write_html"]
 
 #: what a page may weigh at most
 MOST_BYTES = 1_000_000
@@ -53,6 +55,19 @@ def write_html(report: Report, path: str, language: Optional[str] = None) -> str
     path = os.fspath(path)
     atomic_write(path, render(report, language), follow=True)
     return path
+
+
+def notebook(report: Report) -> str:
+    """The page in a frame: its style and script can do nothing to the notebook around it. Without
+    jinja2 the text of the report."""
+    try:
+        page = render(report)
+    except MissingExtra:
+        text = io.StringIO()
+        report.print(file=text)
+        return "<pre>%s</pre>" % html.escape(text.getvalue())
+    frame = '<iframe title="npu-overflow" sandbox="allow-scripts" srcdoc="%s" style="%s"></iframe>'
+    return frame % (html.escape(page), "width:100%;height:640px;border:0")
 
 
 def render(report: Report, language: Optional[str] = None) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Dict, Mapping, Optional, Tuple, Union
 
 from npu_overflow.jsonform import Number
-from npu_overflow.report import json_text, print_report, write_html
+from npu_overflow.report import json_text, notebook_html, print_report, write_html
 
 __all__ = [
     *("SCHEMA", "Headroom", "LayerRange", "LossScale", "Operator", "Problem", "Remark", "Report"),
@@ -342,6 +342,10 @@ class Report:
             OSError: the file can't be written.
         """
         return write_html(self, path, language)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page, in a frame of its own."""
+        return notebook_html(self)
 
 
 def _short(text: str) -> str:
