@@ -19,7 +19,7 @@ ALIASES: Tuple[str, ...] = ()
 _SURVEY = "--survey"
 
 #: what only Python can give
-_NOT_HERE = ("on_report", "optimizer")
+_NOT_HERE = ("dump", "on_report", "optimizer")
 
 
 def _names() -> List[str]:

@@ -61,6 +61,8 @@ class WatchOptions:
         max_reports: reports in one training; as many again of ``at_steps``.
         limit: operators shown in the terminal.
         dump_path: local folder of the dump trees; ``~`` is the home folder.
+        dump: on an Ascend NPU that is not open yet, configure its overflow dump; False leaves the
+            device's options alone.
         max_disk: bytes kept on disk, an int or such as "2GB".
         max_memory: bytes held while a step is collected: of what it took from outside, of variables
             as they were, and of tensors for the dump, each.
@@ -90,6 +92,7 @@ class WatchOptions:
     max_reports: int = 5
     limit: int = 3
     dump_path: Optional[str] = None
+    dump: bool = True
     max_disk: int = 2 * 10**9
     max_memory: int = 256 * 10**6
     collector: Any = "auto"
@@ -141,14 +144,15 @@ def _checked(name: str, value: Any) -> Any:
         raise UsageError("option.choice", name=name, value=_shown(value), accepted=accepted)
     if name == "on_report" and value is not None and not callable(value):
         raise UsageError("option.callable", name=name, value=_shown(value))
-    if name == "restore" and type(value).__name__ not in ("bool", "bool_"):  # numpy's own, too
+    known = ("bool", "bool_")  # numpy's own, too
+    if name in ("dump", "restore") and type(value).__name__ not in known:
         raise UsageError("option.choice", name=name, value=_shown(value), accepted="True, False")
     given = value if isinstance(value, (list, tuple)) else [value]
     if name == "optimizer" and value is not None and not all(map(_is_optimizer, given)):
         raise UsageError("option.optimizer", name=name, value=_shown(value))
     if name in ("dump_path", "tensorboard_dir") and value is not None:
         return _folder(name, value)
-    return bool(value) if name == "restore" else value
+    return bool(value) if name in ("dump", "restore") else value
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -13,7 +13,7 @@ from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.base import Training
 from npu_overflow.report.tensorboard import Board
 from npu_overflow.training import job, record
-from npu_overflow.training.console import Script
+from npu_overflow.training.console import Console, Script
 from npu_overflow.training.job import Ranks
 from npu_overflow.training.manifest import Manifest
 from npu_overflow.training.options import DEFAULT_DUMP_PATH, WatchOptions
@@ -75,6 +75,16 @@ class Session(StepListener):
     def fail(self) -> None:
         """Called in an ``except``: the watch itself failed. Log it and turn off."""
         self._run.fail()
+
+    @never_raises
+    def configure_device(self) -> None:
+        """A watch was made: an Ascend device that opens later dumps overflow, unless its options
+        say already what it dumps."""
+        adapter = ascend_device.loaded_adapter()
+        if not self.options.dump or adapter is None or ascend_device.is_device_open(adapter):
+            return
+        path = self.options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, job.ranks_of())
+        ascend_device.configure_at_open(adapter, path, Console(self.options).say)
 
     # --- a training begins, pauses, ends
 

@@ -71,6 +71,7 @@ class _Watched:
         max_reports: int = 5,
         limit: int = 3,
         dump_path: Union[str, os.PathLike[str], None] = None,
+        dump: bool = True,
         max_disk: Union[int, str] = 2000000000,
         max_memory: Union[int, str] = 256000000,
         collector: Any = "auto",
@@ -105,6 +106,7 @@ class OverflowWatch(_Watched):
 
     def _start(self, options: WatchOptions) -> None:
         self._session = Session(options)
+        self._session.configure_device()
         self.model: Any = None
         self.params: Dict[str, Any] = {}
         self._lasting = False  # several calls of ``fit`` with one model are one training

@@ -110,7 +110,8 @@ class AscendCollector(Collector):
         if self._files is not None:  # the training goes on
             return
         path = ascend_device.configured_dump_path(npu_device)
-        if path is None and not ascend_device.is_device_open(npu_device):
+        opened = ascend_device.is_device_open(npu_device)
+        if path is None and training.options.dump and not opened:
             path = training.dump_path
             try:
                 warnings = ascend_device.configure_overflow(npu_device, path)
