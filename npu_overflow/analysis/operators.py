@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from npu_overflow import messages
+from npu_overflow.analysis.artefacts import dtype_line
 from npu_overflow.analysis.case import Case, is_backward
 from npu_overflow.analysis.entries import AI_CORES, Opened, first_of
 from npu_overflow.analysis.recompute import recomputed
@@ -58,7 +59,17 @@ def recompute_first(state: State) -> None:
     made_here = first.verdict in ("computed_here", "internal")
     if opened.host is None and first.core in AI_CORES and made_here:
         trials = recomputed(first.op_type or "", opened.candidates)
+        code = _kept_alone(first) if any(trial.finite for trial in trials) else ()
+        trials = tuple(replace(trial, code=code) for trial in trials)
         state.described[state.first] = replace(first, trials=trials)
+
+
+def _kept_alone(operator: Operator) -> Tuple[str, ...]:
+    """How CANN keeps only this operator in float32: the line of ``customize_dtypes``, and the
+    option that names the file."""
+    line = dtype_line(operator) if "keep_float32" in operator.advice else None
+    option = 'npu.global_options().customize_dtypes = "customize_dtypes.txt"'
+    return () if line is None else (line, option)
 
 
 def _operator(state: State, index: int, before: Before) -> Operator:

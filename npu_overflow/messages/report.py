@@ -223,6 +223,11 @@ TEXTS: Dict[str, Tuple[str, str]] = {
         "the device did.",
         "用 dump 的输入以 float32 重新计算：没有溢出，是设备的中间结果溢出。",
     ),
+    "trial.recomputed.keep": (
+        "To keep only this operator in float32: the first line in customize_dtypes.txt, the second "
+        "before the device is opened.",
+        "仅让该算子保持 float32：第一行写入 customize_dtypes.txt，第二行在打开设备之前设置。",
+    ),
     "headroom.title": ("Headroom in float16", "float16 余量"),
     "headroom.step": ("Measured on training step {step}.", "在第 {step} 个训练步上测得。"),
     "headroom.meaning": (

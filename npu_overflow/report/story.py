@@ -257,6 +257,8 @@ def _tried(operator: Operator, language: str) -> List[Advice]:
     helped = sorted((trial for trial in known if trial.finite), key=_size_of)[:_MOST_ADVICE]
     for trial in helped:
         lines.append((False, _outcome(trial, language)))
+        if trial.change == "recomputed" and trial.code:
+            lines.append((False, messages.say("trial.recomputed.keep", language)))
         lines += [(True, clean(line, _MOST_LINE)) for line in trial.code[:_MOST_ADVICE]]
     for trial in [trial for trial in known if not trial.finite][:_MOST_ADVICE]:
         lines.append((False, _outcome(trial, language)))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, List, Optional
 
 import numpy as np
@@ -112,6 +113,23 @@ def float32_trials(keras: Any, *layers: Any, shape: Any = (4,)) -> List[Any]:
 def dense(keras: Any, value: float, name: str = "d") -> Any:
     start = keras.initializers.Constant(value)
     return keras.layers.Dense(4, name=name, kernel_initializer=start)
+
+
+def test_the_line_that_makes_the_layer_is_told(keras: Any) -> None:
+    large = keras.initializers.Constant(300.0)
+    layers = keras.layers
+    made = layers.Dense(4, kernel_initializer=large, name="t")
+    last = float32_trials(keras, made, dense(keras, 300.0))[-1]
+    (line,) = [line for line in last.code if '"t"' in line]
+    call = 'layers.Dense(4, kernel_initializer=large, name="t", dtype="float32")'
+    assert line.endswith("test_cure.py:%d: %s" % (made_at("made = layers.Dense(4"), call))
+    # of the other the name is a variable
+    assert 'keras.layers.Dense(..., dtype="float32", name="d")' in last.code
+
+
+def made_at(text: str) -> int:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
 
 
 def test_a_wrapper_hands_no_type_on(keras: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from npu_overflow.collect.replay import tensorflow as private
 from npu_overflow.collect.replay.blame import Findings, attempt
 from npu_overflow.collect.replay.changed import Change, ChangedRun, half_range
+from npu_overflow.collect.replay.constructors import constructor_in_float32
 from npu_overflow.collect.replay.finite import all_finite
 from npu_overflow.collect.replay.interpreter import Step
 from npu_overflow.collect.replay.names import Names
@@ -153,6 +154,7 @@ class _Place:
         own: whether it is the user's to change: a layer, or an expression in the user's code.
         line: of the user's code that made the operator, with its place.
         dtype: that the operator makes.
+        files: the user's, where the layer may be made.
     """
 
     layers: Tuple[str, ...] = ()
@@ -161,6 +163,7 @@ class _Place:
     own: bool = True
     line: str = ""
     dtype: str = ""
+    files: Tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -187,7 +190,8 @@ def _place_of(origin: Origin, names: Names) -> Optional[_Place]:
     made = origin.op.node.made
     dtype = str(made[0].name) if made else ""
     if layers:
-        return _Place(layers, len(names.layers_named(layers[-1])) == 1, line=line, dtype=dtype)
+        alone, files = len(names.layers_named(layers[-1])) == 1, names.user_files(origin.op)
+        return _Place(layers, alone, line=line, dtype=dtype, files=files)
     own = called and (forward is not None or facts["phase"] == "forward")
     return _Place(scope=names.without_gradient(name), own=own, line=line, dtype=dtype)
 
@@ -253,7 +257,7 @@ def _code_of(place: _Place, names: Names) -> List[str]:
         return ['Layer(..., dtype="float32", name="%s")' % place.layers[-1]]
     if not _takes_dtype(type(layers[0])):
         return _casts(place, "self.compute_dtype")
-    return _constructors(layers[0])[:MAX_LINES]
+    return _constructors(layers[0], place.files)[:MAX_LINES]
 
 
 def _takes_dtype(kind: type) -> bool:
@@ -275,19 +279,21 @@ def _casts(place: _Place, back: str) -> List[str]:
     ]
 
 
-def _constructors(layer: Any) -> List[str]:
-    """That of a layer, and of those it holds: only Keras' own hand their type on."""
+def _constructors(layer: Any, files: Sequence[str] = ()) -> List[str]:
+    """That of a layer, and of those it holds: only Keras' own hand their type on. As it stands in
+    one of the files, where it does."""
     kind = type(layer)
     wrapped = getattr(layer, "layer", None) or getattr(layer, "forward_layer", None)
     stock = kind.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow")
     name = ("keras.layers." if stock else "") + kind.__name__
     own = '%s(%s..., dtype="float32", name="%s")'
     if stock and hasattr(wrapped, "name"):  # Bidirectional, TimeDistributed
-        inside = _constructors(wrapped)[0].rpartition(", name=")[0] + ")"
-        return [own % (name, inside + ", ", layer.name)]
-    lines = [own % (name, "", layer.name)]
+        wide = _constructors(wrapped)[0].rpartition(", name=")[0] + ")"
+        return [own % (name, wide + ", ", layer.name)]
+    written = constructor_in_float32(files, kind.__name__, layer.name)
     held = private.layers_of(layer) if not stock else ()
-    return lines + [line for item in held if item is not layer for line in _constructors(item)]
+    inside = [line for item in held if item is not layer for line in _constructors(item, files)]
+    return [written or own % (name, "", layer.name), *inside]
 
 
 def _without_the_needless(step: Step, places: List[_Place], names: Names) -> List[_Place]:

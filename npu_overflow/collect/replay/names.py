@@ -5,12 +5,14 @@ All of it is made only for what is reported.
 """
 from __future__ import annotations
 
+import os
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from npu_overflow.collect.replay import tensorflow as private
-from npu_overflow.collect.replay.lines import Location, Place, locate, shown
+from npu_overflow.collect.replay.lines import Location, Place, is_user_file, locate, shown
 from npu_overflow.collect.replay.recorder import Entry, Record, is_backward
 from npu_overflow.collect.replay.taint import OpRef, Path
 
@@ -115,6 +117,17 @@ class Names:
             best = outer if outer is not None and (best is None or outer.kind == "call") else best
             inside = inside.parent
         return locate(self._entries[path.entry].stack) if best is None else best
+
+    def user_files(self, ref: OpRef) -> Tuple[str, ...]:
+        """The user's files on the stack of an operator, and the program itself."""
+        made = self.source(ref)[0] or self.made_by(ref)
+        frames = [*_frames(made), *self._entries[ref.path.entry].stack]
+        program = getattr(sys.modules.get("__main__"), "__file__", None)
+        files = [program] if isinstance(program, str) else []
+        files += [file for file, _, _ in frames]
+        # cells of a notebook have no path
+        whole = (file if file.startswith("<") else os.path.abspath(file) for file in files)
+        return tuple(dict.fromkeys(filter(is_user_file, whole)))
 
     def is_gradient(self, ref: OpRef) -> bool:
         """Whether the backward pass made an operator."""
