@@ -7,7 +7,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from npu_overflow.collect.ascend import device as ascend_device
 from npu_overflow.collect.base import Training
@@ -50,6 +50,7 @@ class Session(StepListener):
         self.board = Board(options.tensorboard_dir)
         self.is_active = self.is_paused = False
         self.steps = StepDetector(self)
+        self._put_open_back: Callable[[], None] = lambda: None
         self._run = self._new_run(Training(options, ""), Ranks(), Manifest())
 
     def _new_run(
@@ -84,7 +85,8 @@ class Session(StepListener):
         if not self.options.dump or adapter is None or ascend_device.is_device_open(adapter):
             return
         path = self.options.dump_path or job.rank_folder(DEFAULT_DUMP_PATH, job.ranks_of())
-        ascend_device.configure_at_open(adapter, path, Console(self.options).say)
+        say = Console(self.options).say
+        self._put_open_back = ascend_device.configure_at_open(adapter, path, say)
 
     # --- a training begins, pauses, ends
 
@@ -148,6 +150,7 @@ class Session(StepListener):
 
     def _end(self, failed: bool = False) -> None:
         self.is_active = False
+        self._put_open_back()
         self._run.end(failed and not self.is_paused)  # what failed later was not the training
 
     # --- what happens meanwhile

@@ -56,9 +56,11 @@ class StateVariables:
         """A tf.function of a loop was called: take the state that it uses, once."""
         count = self._calls[call.function] = self._calls.get(call.function, 0) + 1
         if count == _TRACED:
-            concrete = call.function.get_concrete_function(*call.args, **call.kwargs)
-            variables = concrete.graph.variables
-            self._take(item for item in variables if not getattr(item, "trainable", True))
+            # of arguments that only a call converts it has none; less is known then
+            with contextlib.suppress(Exception):
+                concrete = call.function.get_concrete_function(*call.args, **call.kwargs)
+                variables = concrete.graph.variables
+                self._take(item for item in variables if not getattr(item, "trainable", True))
 
     def _take(self, variables: Iterable[Any]) -> None:
         new = {private.tensor_id(h): v for v in variables for h in private.handles_of(v)}
